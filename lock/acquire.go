@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type attempt struct {
 	tokenless  bool // the record is known to be ours, and to have no token yet
 	takingOver bool // the latest write was a takeover
 	displacing bool // … from a holder whose requests may still be in flight
+	expired    bool // the share of such a holder was removed
 	races      int  // how many writes in a row lost a race
 	race       jitter
 
@@ -106,6 +108,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		wait, stop = context.WithTimeoutCause(open, c.wait, errWaited)
 		defer stop()
 	}
+	var until time.Duration // when the takeover delay ends, on l.valid; kept if the lock is lost in it
 	for {
 		le, err := l.once(ctx, wait, name, &c, try)
 		if errors.Is(err, errWaited) {
@@ -118,23 +121,23 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 			return nil, err
 		}
 		if le.displaced && c.delay > 0 {
-			// rule: the lock is held, and renewed, while what the old holder sent runs out.
-			stop := context.AfterFunc(wait, func() { le.beginRelease(false) })
-			whole := pause(le.stop, c.delay)
-			if !stop() || !whole {
-				_ = le.beginRelease(false)
-				if err := wait.Err(); err != nil {
-					return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w: %w", name, err, context.Cause(wait))
-				}
-				continue // lost meanwhile
+			until = later(l.valid(), c.delay)
+		}
+		if !le.sitOut(wait, until) {
+			if err := wait.Err(); err != nil {
+				return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w: %w", name, err, context.Cause(wait))
 			}
+			continue // lost meanwhile
 		}
 		if c.maxHoldSet {
-			le.bound(l.valid() + c.maxHold)
+			le.bound(later(l.valid(), c.maxHold))
 		}
 		return le, nil
 	}
 }
+
+// later is t+d, and the latest time there is if that is beyond it.
+func later(t, d time.Duration) time.Duration { return t + min(d, math.MaxInt64-t) }
 
 // once makes one attempt, when it is its turn in the wait queue of this process. ctx is the caller's;
 // wait ends with it, and earlier because of Close or WithWait.
@@ -239,6 +242,9 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	}
 	for {
 		if wait.Err() != nil {
+			if next == stepHandedOff {
+				a.unclear = a.unclear || a.handoff.ok || a.handoff.unclear
+			}
 			return nil, a.ended(wait, caller)
 		}
 		var (
@@ -308,7 +314,8 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 // lostRace decides the next step after a write whose condition was not met: somebody else changed
 // the record first.
 func (a *attempt) lostRace(wait context.Context) (step, error) {
-	a.takingOver, a.displacing, a.tokenless = false, false, false
+	a.takingOver, a.tokenless = false, false
+	a.displacing = a.displacing && a.unclear // the takeover may yet turn out to have been applied
 	a.races++
 	if a.try && a.races > maxRaces {
 		return 0, a.held(nil)

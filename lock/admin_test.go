@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -250,6 +251,36 @@ func TestMaxHold(t *testing.T) {
 	})
 }
 
+// A lease that lasts until the end set by WithMaxHold is renewed no more; others are heard nevertheless.
+func TestMaxHoldHears(t *testing.T) {
+	for what, do := range map[string]func(w *world, other *lock.Locker, le *lock.Lease){
+		"a request": func(w *world, other *lock.Locker, le *lock.Lease) {
+			w.must(other.RequestRelease(w.Context(), "n", "please"))
+			<-le.ReleaseRequested()
+		},
+		"force": func(w *world, other *lock.Locker, le *lock.Lease) {
+			w.must(other.ForceRelease(w.Context(), "n", "now"))
+			<-le.Lost()
+			if lost, _ := errors.AsType[*lock.LostError](context.Cause(le.Context())); lost.Reason != lock.LostForced {
+				t.Errorf("cause: %v", lost)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				le := w.acquire(w.locker(lock.Options{}), lock.WithMaxHold(lease*3/4))
+				time.Sleep(lease / 4)
+				begin := w.now()
+				do(w, w.locker(lock.Options{}), le)
+				w.between("heard", w.now()-begin, 0, lease/5+time.Millisecond)
+			})
+		})
+	}
+	virtually(t, func(w *world) { // as long as there is
+		w.must(w.acquire(w.locker(lock.Options{}), lock.WithMaxHold(math.MaxInt64)).Check(lease / 2))
+	})
+}
+
 func TestTakeoverDelay(t *testing.T) {
 	const delay = 2 * lease // longer than a lease: it is renewed meanwhile
 	virtually(t, func(w *world) {
@@ -265,10 +296,10 @@ func TestTakeoverDelay(t *testing.T) {
 		time.Sleep(59 * time.Second)
 		w.must(le.Check(0)) // it is held from now on
 	})
-	virtually(t, func(w *world) { // the context ends meanwhile
+	virtually(t, func(w *world) { // the context ends meanwhile: the delay does not
 		w.acquire(w.locker(lock.Options{}))
 		w.mem.Inject(isolate(0))
-		l := w.locker(lock.Options{})
+		l, next := w.locker(lock.Options{}), w.locker(lock.Options{})
 		end := lock.Standstill(lease) + time.Second
 		ctx, cancel := context.WithTimeout(w.Context(), end)
 		defer cancel()
@@ -277,10 +308,25 @@ func TestTakeoverDelay(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		w.between("ended", w.now(), end, end+time.Millisecond)
-		time.Sleep(time.Second)
-		if r, _ := w.mem.Get("n"); r.Held() {
-			t.Error("still held")
+		w.acquire(next)
+		w.between("the next one", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay+2*time.Second)
+	})
+	virtually(t, func(w *world) { // the Locker is closed meanwhile: the next one takes over
+		w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0))
+		l, next := w.locker(lock.Options{}), w.locker(lock.Options{})
+		time.AfterFunc(lock.Standstill(lease)+time.Second, func() { w.must(l.Close(w.Context())) })
+		if _, err := l.Acquire(w.Context(), "n", lock.WithTakeoverDelay(delay)); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("got %v", err)
 		}
+		w.acquire(next, lock.WithTakeoverDelay(delay))
+		w.between("the next one", w.now(), 2*lock.Standstill(lease)+delay, 2*lock.Standstill(lease)+delay+2*time.Second)
+	})
+	virtually(t, func(w *world) { // the share of a dead holder is removed
+		w.acquire(w.locker(lock.Options{}), lock.WithShared())
+		w.mem.Inject(isolate(0))
+		w.acquire(w.locker(lock.Options{}), lock.WithTakeoverDelay(delay))
+		w.between("after a share", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay+2*time.Second)
 	})
 	virtually(t, func(w *world) { // the lock is lost meanwhile, and acquired again
 		w.acquire(w.locker(lock.Options{}))
@@ -290,6 +336,6 @@ func TestTakeoverDelay(t *testing.T) {
 			w.mem.Edit("n", func(r *lock.Record) bool { r.Hold, r.Version = nil, lock.NewVersion(); return true })
 		})
 		w.must(w.acquire(l, lock.WithTakeoverDelay(delay)).Check(0))
-		w.between("acquired", w.now(), lock.Standstill(lease)+time.Second, lock.Standstill(lease)+lease/5+time.Millisecond)
+		w.between("acquired", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay+time.Millisecond)
 	})
 }

@@ -609,6 +609,27 @@ func (d denying) Acquire(context.Context, string, lock.Hold, lock.Version) (int6
 	return 0, false, d.err
 }
 
+// The server answers that it refuses: that is not silence.
+func TestARefusedRelease(t *testing.T) {
+	virtually(t, func(w *world) {
+		denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
+		w.wrap = func(s lock.Store) lock.Store { return denyingRelease{s, denied} }
+		err := w.acquire(w.locker(lock.Options{})).Release(w.Context())
+		if !errors.Is(err, denied) || errors.Is(err, lock.ErrUnavailable) || w.now() != 0 {
+			t.Errorf("after %v: %v", w.now(), err)
+		}
+	})
+}
+
+type denyingRelease struct {
+	lock.Store
+	err error
+}
+
+func (d denyingRelease) Release(context.Context, string, lock.Hold, lock.Version) (bool, error) {
+	return false, d.err
+}
+
 func TestReleaseIsIdempotent(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

@@ -1,6 +1,9 @@
 package lock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Standstill and Margin are the two waits of the protocol.
 func Standstill(lease time.Duration) time.Duration { return standstill(lease) }
@@ -69,4 +72,21 @@ func EstimateTurn(n int, turn, held time.Duration) time.Duration {
 		}
 	}
 	return t.length()
+}
+
+// HandedOffBeforeUnpark delivers a handoff to a waiter whose pause then ends because its wait has. It tells whether the waiter learns of it.
+func HandedOffBeforeUnpark(ctx, ended context.Context) bool {
+	a := &attempt{l: &Locker{}, name: "n"}
+	a.w = a.l.queues.join(ctx, "n", Hold{})
+	a.l.queues.park(a.w, Hold{})
+	a.l.queues.deliver(a.l.queues.choose("n"), handoff{grant: grant{ok: true}})
+	g, handed := a.unpark(ended)
+	return handed && g.ok
+}
+
+// HandedOffBeforeRun tells whether an attempt that got a handoff, and whose wait has ended since, is one to undo.
+func HandedOffBeforeRun(ended context.Context) bool {
+	a := &attempt{l: &Locker{}, name: "n", begin: stepHandedOff, handoff: handoff{grant: grant{ok: true}}}
+	le, err := a.run(ended, ended)
+	return le == nil && err != nil && a.unclear
 }

@@ -19,7 +19,8 @@ type Lease struct {
 
 	displaced bool // taken over from a holder whose requests may still be in flight
 
-	due time.Duration // of the next renewal, on l.valid; guarded by l.mu
+	due   time.Duration // of the next renewal, on l.valid; guarded by l.mu
+	until time.Duration // the end of the takeover delay, on l.valid; guarded by mu
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -56,7 +57,7 @@ const (
 // operation was sent. The error is ErrClosed.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
-		l: l, name: a.name, hold: a.hold, stale: a.unclear, displaced: a.displacing, token: token,
+		l: l, name: a.name, hold: a.hold, stale: a.unclear, displaced: a.displacing || a.expired, token: token,
 		deadline: sent + a.hold.Lease - margin(a.hold.Lease),
 		lost:     make(chan struct{}),
 		stop:     make(chan struct{}),
@@ -207,7 +208,8 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 //
 // It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last
 // may have been done without the lock. It returns an [*UnavailableError] if the store could not be
-// reached; the lock then becomes free after one lease.
+// reached, and an error with [ErrPermanent] if the store refuses; the lock then becomes free after one
+// lease.
 func (le *Lease) Release(ctx context.Context) error {
 	if lost := le.beginRelease(false); lost != nil {
 		return lost
@@ -270,6 +272,45 @@ func (le *Lease) beginRelease(counted bool) error {
 	return nil
 }
 
+// sitOut waits for the end of the takeover delay. It returns false if the lease is lost meanwhile, or wait ends.
+//
+// rule: the lock is held, and renewed, while what the old holder sent runs out, even when nobody waits for that any more.
+func (le *Lease) sitOut(wait context.Context, until time.Duration) bool {
+	l := le.l
+	le.mu.Lock()
+	le.until = until
+	le.mu.Unlock()
+	if until <= l.valid() {
+		return true
+	}
+	timer := time.NewTimer(until - l.valid())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-le.stop:
+		l.seen.markDead(le.hold.ID) // this Locker takes it over at once, others after the standstill
+	case <-wait.Done():
+		l.inBackground(func() {
+			if pause(le.stop, until-l.valid()) {
+				_ = le.beginRelease(true)
+			}
+		})
+	}
+	return false
+}
+
+// lapse ends a lease without freeing the lock, if its takeover delay is not over: who takes the lock over then begins a delay of his own.
+func (le *Lease) lapse() bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.state != leaseHeld || le.l.valid() >= le.until {
+		return false
+	}
+	le.declareLost(LostExpired, "")
+	return true
+}
+
 // lossError is lostErr as an error: nil, not a typed nil pointer, if the lease is not lost. le.mu is
 // held.
 func (le *Lease) lossError() error {
@@ -279,12 +320,11 @@ func (le *Lease) lossError() error {
 	return le.lostErr
 }
 
-// enough tells that the lease needs no further renewal: it has ended, or already lasts until the end
-// set by WithMaxHold.
-func (le *Lease) enough() bool {
+// held tells that the lease has not ended, and whether it already lasts until the end set by WithMaxHold.
+func (le *Lease) held() (held, enough bool) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	return le.state != leaseHeld || le.deadline >= le.last
+	return le.state == leaseHeld, le.deadline >= le.last
 }
 
 // hear reports a request to release to the holder; asked is empty if there is none.

@@ -76,6 +76,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -272,7 +273,7 @@ func WithFair() Option { return func(c *config) { c.fair = true } }
 // WithTakeoverDelay delays an acquisition that took the lock over from a holder presumed dead: it
 // holds the lock for d before it returns. Use it for resources that cannot compare tokens, where
 // requests of the old holder may still be in flight. An acquisition after a release is not delayed.
-// It applies to TryAcquire as well.
+// When the caller stops waiting, the lock stays held until d is over. It applies to TryAcquire as well.
 func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.delay = d } }
 
 // WithWhy says what the lock is held for, in at most 512 bytes. It is shown to those who find it
@@ -328,7 +329,9 @@ func (l *Locker) Close(ctx context.Context) error {
 func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 	defer close(l.closeDone)
 	for _, le := range held {
-		le.beginRelease(true)
+		if !le.lapse() {
+			le.beginRelease(true)
+		}
 	}
 	l.wg.Done()
 	var errs []error
@@ -403,6 +406,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 	if err := ctx.Err(); err != nil {
 		return zero, fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
 	}
+	timeout = min(timeout, math.MaxInt64-hangGrace)
 	opCtx, cancel := context.WithTimeout(l.base, timeout)
 	l.wg.Add(1)
 	go func() {

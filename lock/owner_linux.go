@@ -9,8 +9,12 @@ import (
 )
 
 // processIdentity returns what identifies a process of this machine beyond its PID, which is reused:
-// see [Process]. It returns empty strings if /proc does not have all of it.
+// see [Process]. It returns empty strings if /proc does not have all of it, or is
+// not that of this process's PID namespace.
 func processIdentity(pid int) (boot, namespace, started string) {
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return "", "", "" // /proc is that of another PID namespace, where this PID is another process
+	}
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", "", ""

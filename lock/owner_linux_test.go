@@ -86,3 +86,22 @@ func TestAHolderWhoseProcessIsGone(t *testing.T) {
 		t.Errorf("stats: %+v, token %d", l.Stats(), le.Token())
 	}
 }
+
+// Where /proc is that of another PID namespace, the PID of this process is another one there: it says nothing about itself.
+func TestProcOfAnotherNamespace(t *testing.T) {
+	const inside = "FENCEPOST_TEST_INSIDE"
+	if os.Getenv(inside) != "" {
+		if o := lock.ThisProcess(); o.PID != 1 || o.Boot != "" || o.PIDNamespace != "" || o.Started != "" {
+			t.Errorf("%+v", o)
+		}
+		return
+	}
+	if err := exec.Command("unshare", "--pid", "--fork", "true").Run(); err != nil {
+		t.Skip("no PID namespace can be made here: ", err)
+	}
+	cmd := exec.Command("unshare", "--pid", "--fork", os.Args[0], "-test.run=^TestProcOfAnotherNamespace$")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

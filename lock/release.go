@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -38,8 +39,11 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 		if err == nil {
 			return !ok && try == 1, nil
 		}
+		if errors.Is(err, ErrPermanent) {
+			return false, fmt.Errorf("release lock %q: %w; the lock frees itself after one lease", name, err)
+		}
 		spent := l.valid() - begin
-		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.Next()) {
+		if spent >= h.Lease || !pause(l.base.Done(), retry.Next()) {
 			return false, &UnavailableError{Doing: "release", Name: name, For: spent, Cause: err}
 		}
 	}

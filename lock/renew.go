@@ -135,7 +135,13 @@ func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
 // renewBatch renews leases of the same length, with one command if possible. If the answer does not
 // confirm all of them, it continues with parts of the batch, then with each lease by itself. Without a clear answer it tries once more.
 func (l *Locker) renewBatch(batch []*Lease) {
-	batch = slices.DeleteFunc(batch, (*Lease).enough)
+	batch = slices.DeleteFunc(batch, func(le *Lease) bool {
+		held, enough := le.held()
+		if held && enough {
+			l.inBackground(le.look)
+		}
+		return !held || enough
+	})
 	if l.batches == nil || len(batch) < 2 {
 		l.renewEach(batch)
 		return
@@ -241,6 +247,25 @@ func (le *Lease) renew() {
 			return
 		}
 	}
+}
+
+// look finds out, without a renewal, what others have done with a lease that already lasts until its end: released it by force, or asked for it.
+func (le *Lease) look() {
+	sent := le.l.valid()
+	got, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (reading, error) {
+		r, found, err := le.l.store.Read(ctx, le.name)
+		return reading{r, found}, err
+	}, nil)
+	if err == nil {
+		holds := got.record.Holds()
+		i := slices.IndexFunc(holds, func(h Hold) bool { return h.ID == le.hold.ID })
+		if i < 0 {
+			le.renew() // a read may be stale; the answer to a renewal is not
+			return
+		}
+		le.hear(holds[i].Asked)
+	}
+	le.l.renewAfter(le, sent)
 }
 
 // renewal calls the store. If the store has become slow, acquisitions learn that from an answer: they give up earlier

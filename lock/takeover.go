@@ -51,6 +51,7 @@ func (a *attempt) decide() decision {
 		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
 		for _, e := range r.Shares {
 			if dead(e.Hold, ob.entries[e.Version]) {
+				a.expired = a.expired || !a.l.seen.isDead(e.ID)
 				return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
 					return a.l.store.Expire(ctx, a.name, e, NewVersion())
 				})}

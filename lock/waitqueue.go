@@ -53,7 +53,7 @@ type waiterState int
 const (
 	waiterParked waiterState = iota // sleeps; can get a handoff when it is the front
 	waiterBusy                      // asks the store
-	waiterChosen                    // a handoff to it is under way
+	waiterChosen                    // a handoff to it is under way, or was the last thing it got
 	waiterGone                      // stopped waiting for that handoff: its context ended
 )
 
@@ -192,8 +192,7 @@ func (ls *waitQueues) deliver(w *waiter, g handoff) bool {
 	if w.state != waiterChosen {
 		return false
 	}
-	w.state = waiterBusy
-	w.handoff <- g
+	w.handoff <- g // it stays chosen, so that unpark does not pass over a handoff that came together with the end of its wait
 	return true
 }
 

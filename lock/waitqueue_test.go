@@ -220,6 +220,20 @@ func TestAHandOverToOneWhoLeft(t *testing.T) {
 	}
 }
 
+// The handoff arrives at the moment at which the wait ends: the waiter does not overlook that it has the lock.
+func TestAHandOverAtTheEndOfTheWait(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // it looks at what ended its pause in any order
+		if !lock.HandedOffBeforeUnpark(t.Context(), ended) {
+			t.Fatal("a handoff that was delivered before the pause ended was overlooked")
+		}
+	}
+	if !lock.HandedOffBeforeRun(ended) {
+		t.Error("a handoff is not undone when the wait ends before the attempt looks at it")
+	}
+}
+
 // The hold of a lease that was lost and released goes to the next in line at once, if nobody has taken it.
 func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
 	virtually(t, func(w *world) {

@@ -3,6 +3,7 @@ package mongoqueue
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"time"
 
@@ -206,6 +207,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	if err := q.enter(ctx); err != nil {
 		return queue.Depth{}, err
 	}
+	most = min(most, math.MaxInt-1) // one more is looked for
 	n, foreign, oldest, err := q.firstKeys(ctx, typ, min(most, depthKeys)+1)
 	if err == nil && (foreign > 0 || n > depthKeys && most > depthKeys) {
 		n, err = q.count(ctx, typ, most+1)

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -192,9 +193,12 @@ func testDepth(t *testing.T, q queue.Queue) {
 	want(24, queue.Depth{Pending: 24, Capped: true, Oldest: first})
 	want(25, queue.Depth{Pending: 25, Oldest: first})
 	want(26, queue.Depth{Pending: 25, Oldest: first})
-	want(1<<31, queue.Depth{Pending: 25, Oldest: first})
+	want(math.MaxInt, queue.Depth{Pending: 25, Oldest: first})
 	mustAck(t, q, "orders", ids(msgs[:10]))
 	want(100, queue.Depth{Pending: 15, Oldest: msgs[10].ID})
+	mustInsert(t, q, "orders", numbered("orders", 26, 130))
+	want(100, queue.Depth{Pending: 100, Capped: true, Oldest: msgs[10].ID})
+	want(math.MaxInt, queue.Depth{Pending: 120, Oldest: msgs[10].ID})
 }
 
 // testTypes: registered types are listed for ever, others while they have messages. Registering twice is no error.
