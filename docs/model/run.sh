@@ -132,7 +132,6 @@ fi
 model=slots.pml
 title 'slots.pml: INVARIANTS I1 to I6, in every state'
 holds '2 messages, 3 epochs, 1 fail-over, 1 seal' ''
-holds '2 seals' -DSEALS=2
 holds '1 message, and no state is taken for another' '-DMESSAGES=1 -DNO_REDUCTION'
 
 title 'PLACES that are reached'
