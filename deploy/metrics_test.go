@@ -154,7 +154,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// Every runbook that an alert names is a section of that document.
+// Every runbook that an alert names is a section of that document, and the table of symptoms leads there, too.
 func TestRunbooksExist(t *testing.T) {
 	b, err := os.ReadFile("prometheus/alerts.yml")
 	if err != nil {
@@ -173,6 +173,12 @@ func TestRunbooksExist(t *testing.T) {
 	if hasSection(t, "../docs/operations.md", "no-such-section") {
 		t.Error("every section passes for one that is there")
 	}
+	rows := alertRows(t)
+	for _, m := range regexp.MustCompile(`(?s)- alert: (\S+)\n.*?runbook: \S+#(\S+)\n`).FindAllStringSubmatch(string(b), -1) {
+		if rows[m[1]] != m[2] {
+			t.Errorf("the table of docs/operations.md leads from %s to section %q, and the alert to %q", m[1], rows[m[1]], m[2])
+		}
+	}
 	// And the links inside the documents.
 	link := regexp.MustCompile(`\]\(([^)#:]*)#([a-z0-9-]+)\)`)
 	for _, doc := range []string{"README.md", "kubernetes/README.md", "../README.md", "../docs/operations.md", "../docs/cli.md", "../docs/metrics.md", "../docs/guarantees.md", "../docs/security.md"} {
@@ -190,6 +196,24 @@ func TestRunbooksExist(t *testing.T) {
 			}
 		}
 	}
+}
+
+// alertRows maps each alert that a table of the runbooks names to the first section that its row leads to.
+func alertRows(t *testing.T) map[string]string {
+	b, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^\|.*`+"`Fencepost.*$").FindAllString(string(b), -1) {
+		section := regexp.MustCompile(`\]\(#([a-z0-9-]+)\)`).FindStringSubmatch(row)
+		for _, alert := range regexp.MustCompile("`(Fencepost[A-Za-z]+)`").FindAllStringSubmatch(row, -1) {
+			if len(section) > 0 {
+				rows[alert[1]] = section[1]
+			}
+		}
+	}
+	return rows
 }
 
 // hasSection looks for a heading by the anchor that Markdown renderers make of it.
