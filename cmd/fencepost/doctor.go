@@ -52,7 +52,7 @@ func setupCommand() *cobra.Command {
 		Long: `Setup makes the collection of locks with its TTL index. Everything else is made when it is first used, and messages need no
 index but the one that every collection has. Workers and producers do the same if their permissions allow it; setup is for
 databases where they do not. The embedded database needs nothing.`,
-		Example: `  fencepost setup --url mongodb://admin@db1/shop
+		Example: `  fencepost setup --url-file admin-url      # the URL of a user who may create indexes
   fencepost setup --check --url mongodb://db1/shop`,
 		Args: cli.NoArgs,
 	}
@@ -91,10 +91,10 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [TYPE]…",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
-		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits with 1 if something would keep them from working,
-or one of the oldest 100 messages of a type cannot be appended, with 3 if a file is not the registered one, or a file of a type is
-missing, cut, renamed or a copy, and with 4 if no type has a name that is given. A warning is about something that works, but not as well
-as it could.
+		Long: `Doctor looks at everything that workers rely on. It writes only a test file to the directory or test values to the store, and removes
+them. It exits with 1 if something would keep workers from working, or one of the oldest 100 messages of a type cannot be appended, with 3 if
+a file is not the registered one, or a file of a type is missing, cut, renamed or a copy, and with 4 if no type has a name that is given. A
+warning is about something that works, but not as well as it could.
 
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
 Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.

@@ -2,7 +2,7 @@
 //
 //	/metrics       for Prometheus
 //	/livez         200 while the process gets on with its work, 503 when a restart may help
-//	/readyz        200 while it serves its types, else 503 and one line that says why
+//	/readyz        200 while it is connected and not stopping, else 503 and one line that says why
 //	/statusz       JSON: settings, and what it does with each type
 //	/debug/pprof/  profiles, if asked for
 //	everything else is answered with pages (package ui), if asked for
