@@ -80,9 +80,9 @@ func spaced(b []byte) string {
 func TestFormatLimits(t *testing.T) {
 	doc, err := os.ReadFile("FORMAT.md")
 	must(t, err)
-	for name, n := range map[string]int{"type": storage.MaxType, "schema": storage.MaxSchema, "record ID": storage.MaxID,
-		"payload": storage.MaxPayload, "headers of one record": storage.MaxHeaders, "batch or checkpoint body": storage.MaxBatchBytes,
-		"records of one batch": storage.MaxBatchRecords, "checkpoint state": storage.MaxState} {
+	for name, n := range map[string]int{"type": storage.MaxType, "schema": storage.MaxSchema, "entry ID": storage.MaxID,
+		"payload": storage.MaxPayload, "headers of one entry": storage.MaxHeaders, "batch or checkpoint body": storage.MaxBatchBytes,
+		"entries of one batch": storage.MaxBatchRecords, "checkpoint state": storage.MaxState} {
 		if row := fmt.Sprintf("| %s | %d |", name, n); !strings.Contains(string(doc), row) {
 			t.Errorf("FORMAT.md has no row %q", row)
 		}

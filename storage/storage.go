@@ -3,10 +3,10 @@
 //
 // # The idea
 //
-// A lock cannot stop a process that was paused while it held the lock. So the file decides. Every
-// record carries its own file offset, the epoch of its writer (the fencing token of the lock) and
-// the index of its first record. A batch counts only if it landed exactly where its writer
-// expected; a record that landed anywhere else is void for every reader.
+// A lock cannot stop a process that was paused while it held the lock. So the file decides. Records
+// are written in batches. Every batch carries its own file offset, the epoch of its writer (the
+// fencing token of the lock) and the index of its first record. It counts only if it landed exactly
+// where its writer expected; one that landed anywhere else is void for every reader.
 //
 //	header │ FENCE e=7 │ OPEN e=7 │ batch │ batch │ checkpoint │ batch │ FENCE e=8 │ (batch e=7: void) │ ...
 //

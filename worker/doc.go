@@ -71,13 +71,15 @@
 //	  └────────────────────────────────────────────────────┼───────────────────────────────────────────┘
 //	                                                       └──▶ DeadLetter: dead letter (fencepost dead ls)
 //
-// A message that kills the process is detected, too (docs/decisions/0003). A handler whose
-// destination refuses an old token returns [ErrFenced]: the session ends, and no message counts as
-// failed; examples/custom-sink has such a destination. Package workertest helps to test handlers.
+// A message that kills the process is detected, too, and with DeadLetter becomes a dead letter
+// (docs/decisions/0003). A handler whose destination refuses an old token returns [ErrFenced]: the
+// session ends, and no message counts as failed; examples/custom-sink has such a destination. Package
+// workertest helps to test handlers.
 //
 // # Messages that do not get into a file
 //
 // A file can take every message that a [queue.Publisher] accepts. A message that [Files].Filter
-// refuses, or that another program stored beyond the limits, first leaves a skip entry in the file,
-// then becomes a dead letter. After a crash in between the next holder does the second step.
+// refuses first leaves a skip entry in the file, then becomes a dead letter. So does one that another
+// program stored beyond the limits of a file, if OnError is [DeadLetter]; with [Block], the default, it
+// blocks its type. After a crash in between the next holder does the second step.
 package worker
