@@ -108,7 +108,7 @@ func (d *demonstration) start(ctx context.Context, args ...string) (*caller, err
 	}
 	line, err := c.output.ReadString('\n')
 	if err != nil {
-		return nil, fmt.Errorf("the caller said nothing: %w", errors.Join(err, c.Wait()))
+		return nil, fmt.Errorf("the caller said nothing: %w; its errors: %s", errors.Join(err, c.Wait()), c.errors)
 	}
 	fmt.Fprintf(d.out, "  caller %d: %s", c.Process.Pid, line)
 	return c, nil
