@@ -31,8 +31,11 @@ func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 // together with the header of an anchor behind it fits into the scanner's window.
 const walkStep = 128 << 10
 
-// lastCheckpoint returns the offset of the last checkpoint below the limit, or 0.
+// lastCheckpoint returns the offset of the last checkpoint below the limit, or 0. It is also 0 when the budget of the walk is used up, as
+// no healthy file does: then the scan starts at the beginning. The walk itself goes on to there, for reread.
 func (s *scanner) lastCheckpoint(reread func(off, n int64) error) (int64, error) {
+	s.walking = true
+	defer func() { s.walking = false }()
 	hi := s.limit
 	n := int64(0) // of the first range: to the end of the file
 	for hi > headerSize {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 // specimen is a file that a Writer left on the real file system: batches that a later record proves durable, and behind them
@@ -382,4 +383,83 @@ func TestHuntIsLinear(t *testing.T) {
 	case <-time.After(30 * time.Second): // a hundred times what it takes
 		t.Error("no end after 30 s")
 	}
+}
+
+// TestWalkBackIsLinear: whoever looks at the end of a file, or for an index in it, walks back from there. What it reads on the way
+// is bounded by the size of the file, whatever is in it, and what it finds is what is there.
+func TestWalkBackIsLinear(t *testing.T) {
+	begun := func(records uint64) *builder {
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		b.batch(messages(0, int(records)), 0)
+		return b
+	}
+	announced := begun(2).data // checkpoints that announce a body up to the end of the file, and have none
+	for left := uint32(8000 * 112); left > 0; left -= 112 {
+		announced = announce(announced, "FPC1", left-112, left-112, 0, 0, nil)
+	}
+	small := begun(2) // a chain of checkpoints with nothing between them
+	for range 4000 {
+		small.add("FPC1", storage.CheckpointBody(small.anchor, nil), 0, 0, 0)
+	}
+	for name, data := range map[string][]byte{"announced": announced, "nested": nestedCheckpoints(begun(2), 1500), "small": small.data} {
+		read := int64(0)
+		fsys := &storagetest.Tap{FS: storage.BytesFS(data), Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpRead {
+				read += c.Len
+			}
+			return nil
+		}}
+		for who, look := range map[string]func() error{
+			"ReadLink": func() error {
+				if l := storage.ReadLink(fsys, "orders.fpl"); l.Err != nil || l.Next != 2 {
+					return fmt.Errorf("next %d, %w", l.Next, l.Err)
+				}
+				return nil
+			},
+			"OpenReader": func() error {
+				r, err := storage.OpenReader("orders.fpl", storage.ReaderOptions{FS: fsys, From: 1})
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				if rec, err := r.Next(); err != nil || rec.Index != 1 {
+					return fmt.Errorf("index %d, %w", rec.Index, err)
+				}
+				_, err = r.Next()
+				if err == io.EOF {
+					return nil
+				}
+				return fmt.Errorf("no end: %w", err)
+			},
+		} {
+			read = 0
+			if err := look(); err != nil {
+				t.Errorf("%s, %s: %v", name, who, err)
+			}
+			if most := 20 * int64(len(data)); read > most {
+				t.Errorf("%s, %s: %d bytes were read of a file of %d", name, who, read, len(data))
+			}
+		}
+	}
+}
+
+// nestedCheckpoints appends n whole checkpoints, each in the state of the one before it, which it names as the one before it.
+func nestedCheckpoints(b *builder, n int) []byte {
+	const each = 128 // marker, header, offset of the one before, no marks, length of the state; and zeros before the next one
+	at := int64(len(b.data))
+	var rec []byte
+	for i := n - 1; i >= 0; i-- {
+		prev := int64(0)
+		if i > 0 {
+			prev = at + int64(i-1)*each
+		}
+		state := rec
+		if i < n-1 {
+			state = append(make([]byte, each-112-len(storage.CheckpointBody(0, rec))+len(rec)), rec...)
+		}
+		rec, _ = storage.BuildRecord(b.data[:4096], storage.RecordSpec{Magic: "FPC1", Offset: at + int64(i)*each, Epoch: b.epoch, Session: b.session,
+			Base: b.next, DurableEnd: b.synced, Anchor: b.anchor, Chain: b.chain, Body: storage.CheckpointBody(prev, state)})
+	}
+	return append(b.data, rec...)
 }

@@ -127,14 +127,17 @@ func (r *Reader) start() error {
 // on to the last batch at or before index that the marks of the next checkpoint name.
 func (s *scanner) startBefore(index uint64, since int64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
+	s.walking = true
+	defer func() { s.walking = false }()
 	var marks []byte // of the checkpoint behind the one at off
 	for err == nil && off != 0 {
+		s.affords(min(walkStep, s.limit-off)) // what is read to look there, however small the checkpoint is
 		h, body, v, rerr := s.recordAt(off)
 		if rerr != nil {
 			return rerr
 		}
 		if v != whole || h.kind != kindCheckpoint {
-			return nil // damaged: the scan from the start tells what is wrong
+			return nil // damaged, or no budget is left: the scan from the start tells what is wrong
 		}
 		if h.base <= index || h.baseTime != timeUnknown && h.baseTime < since {
 			if off > s.pos {

@@ -107,7 +107,10 @@ type scanner struct {
 	stop    int64         // where the first hunt behind the last accepted record that is not a fence began, 0 = none did
 	proof   *CorruptError // damage that was found and not returned yet, or only as told
 	told    *CorruptError // what was returned of proof, when nothing was there to go on with
-	budget  int64
+	budget  int64         // bytes that hunts may still read of candidates
+
+	walking    bool  // back from the end, or from checkpoint to checkpoint
+	walkBudget int64 // its own: what a hunt finds must not depend on where the scan began
 }
 
 // newScanner starts at the first record.
@@ -118,11 +121,11 @@ func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scann
 	return s
 }
 
-// setLimit moves the limit, which only grows.
-//
-// rule: a hunt in any bytes takes linear time. The budget bounds the checksums spent on candidates that turn out to be none.
+// setLimit moves the limit, which only grows, and the budgets with it.
 func (s *scanner) setLimit(limit int64) {
-	s.budget += 4 * (limit - s.limit)
+	more := 4 * (limit - s.limit)
+	s.budget += more
+	s.walkBudget += more
 	s.limit = limit
 }
 

@@ -59,10 +59,8 @@ func (s *scanner) headAt(p int64) (h *recHeader, v verdict, err error) {
 
 // bodyOf completes recordAt: it reads and checks what the header covers.
 func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
-	if s.hunting {
-		if s.budget -= h.size(); s.budget < 0 {
-			return nil, headOnly, nil
-		}
+	if !s.affords(h.size()) {
+		return nil, headOnly, nil
 	}
 	b, err := s.peek(p, int(h.size()), false)
 	if err != nil {
@@ -74,6 +72,21 @@ func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
 	}
 	n := int(h.headerLen)
 	return b[n : n+int(h.storedLen)], whole, nil
+}
+
+// affords charges a search for n bytes that are read, and tells whether it may read them.
+//
+// rule: a search in any bytes takes linear time. Else candidates that turn out to be none could each announce a body up to the end of the file.
+func (s *scanner) affords(n int64) bool {
+	switch {
+	case s.walking:
+		s.walkBudget -= n
+		return s.walkBudget >= 0
+	case s.hunting:
+		s.budget -= n
+		return s.budget >= 0
+	}
+	return true
 }
 
 // peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds
