@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 )
 
 // A type moves to another directory or store in this order. It is safe to die or pause between any two
@@ -57,7 +58,7 @@ func (w *Writer) Seal(ctx context.Context, state []byte) error {
 //
 // An existing copy is left unchanged; copied is false then. A different file there is a
 // *CopyConflict, and nothing is changed. An unfinished copy has a temporary name, which the next
-// Open removes.
+// Open removes, and in a store also the next copy of the file.
 func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, progress func(done, total int64)) (copied bool, err error) {
 	from, to = orOS(from), orOS(to)
 	src, err := from.Open(path, ModeRead)
@@ -95,7 +96,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if !errors.Is(err, fs.ErrNotExist) {
 		return false, ioError("open", target, err)
 	}
-	w := &Writer{fs: to, dir: toDir}
+	w := &Writer{fs: to, dir: toDir, typ: h.typ}
 	if err := w.mkdirs(toDir); err != nil {
 		return false, err
 	}
@@ -122,7 +123,23 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if err := to.SyncDir(toDir); err != nil {
 		return false, ioError("sync directory", toDir, err)
 	}
-	return true, w.syncParents()
+	return true, errors.Join(w.removeUnfinished(h.generation), w.syncParents())
+}
+
+// removeUnfinished removes from a store what interrupted copies of a generation have left there, which has its name now. A store lists such
+// files for the newest generations only, and cannot remove them before: after the copies of later generations nobody would find them.
+func (w *Writer) removeUnfinished(generation uint64) error {
+	if t, err := w.fs.Type(w.dir); err != nil || !t.Slots {
+		return ioError("examine the file system of", w.dir, err)
+	}
+	_, temps, err := w.newest()
+	if err != nil {
+		return err
+	}
+	return w.removeTemps(slices.DeleteFunc(temps, func(name string) bool {
+		_, g, _, _ := ParseTempName(name)
+		return g != generation
+	}))
 }
 
 // copying is the copying of one file.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,4 +217,47 @@ func TestSealOvertaken(t *testing.T) {
 		w.Close()
 		must(t, x.Finish(fsys))
 	})
+}
+
+// TestInterruptedCopyIntoAStore: what an interrupted copy has left in a store is gone once the copy was repeated, however many generations follow.
+func TestInterruptedCopyIntoAStore(t *testing.T) {
+	const generations = 6
+	ctx, dir := t.Context(), t.TempDir()
+	w := mustOpen(t, dir, 1, storage.Options{})
+	for range generations - 1 {
+		mustAppend(t, w, messages(0, 1))
+		next, err := w.Rotate(ctx, nil)
+		must(t, err)
+		w = next
+	}
+	must(t, w.Seal(ctx, nil))
+	mem := slotstest.NewMem(700)
+	fails := true
+	to := slots.New(ctx, &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
+		if fails && c.Op == slotstest.OpCreate && strings.HasSuffix(c.Name, "/00000000000000002100") {
+			return &slotstest.Fault{Err: &slots.RefusedError{Reason: "no more"}}
+		}
+		return nil
+	}})
+	path := func(g uint64) string { return filepath.Join(dir, storage.GenerationName("orders", g)) }
+	for range 2 {
+		if copied, err := storage.CopyFile(ctx, nil, path(1), to, to.Dir(), nil); copied || !errors.Is(err, storage.ErrRefused) {
+			t.Fatal(copied, err)
+		}
+	}
+	fails = false
+	for g := range uint64(generations) {
+		if copied, err := storage.CopyFile(ctx, nil, path(g+1), to, to.Dir(), nil); !copied || err != nil {
+			t.Fatal(copied, err)
+		}
+	}
+	for g := range uint64(generations) {
+		folder := fmt.Sprintf("orders/%08d", g+1)
+		if left, err := mem.Folders(ctx, folder); len(left) != 1 || err != nil {
+			t.Errorf("files in %s: %q, %v", folder, left, err)
+		}
+		if got := contentOf(t, to, storage.GenerationName("orders", g+1)); !bytes.Equal(got, contentOf(t, nil, path(g+1))) {
+			t.Errorf("generation %d is not the same", g+1)
+		}
+	}
 }
