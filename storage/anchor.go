@@ -52,7 +52,7 @@ func (s *scanner) lastCheckpoint(reread func(off, n int64) error) (int64, error)
 		case kindCheckpoint:
 			return h.offset, nil
 		case kindOpen:
-			o, err := decodeOpen(body)
+			o, err := decodeOpen(h.offset, body)
 			if err != nil {
 				return 0, undecodable(s.path, &h)
 			}

@@ -97,13 +97,14 @@ func (o openBody) encode() []byte {
 	return b
 }
 
-func decodeOpen(b []byte) (openBody, error) {
+// decodeOpen decodes the body of the open record at an offset, which is behind its own fence.
+func decodeOpen(at int64, b []byte) (openBody, error) {
 	if len(b) < openBodySize { // a later minor version may append fields
 		return openBody{}, errBody
 	}
 	o := openBody{int64(le64(b)), int64(le64(b[8:])), int64(le64(b[16:])), int64(le64(b[24:]))}
 	if o.acceptedEnd < headerSize || o.fenceOff < o.acceptedEnd || o.prevCheckpoint < 0 || o.prevCheckpoint > o.fenceOff ||
-		o.skipped != o.fenceOff-o.acceptedEnd {
+		o.skipped != o.fenceOff-o.acceptedEnd || o.fenceOff >= at {
 		return openBody{}, errBody
 	}
 	return o, nil

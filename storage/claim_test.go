@@ -16,11 +16,15 @@ func TestRepairOfAClaim(t *testing.T) {
 	for _, tc := range []struct {
 		claims, registered uint64
 		refused            bool
+		behind             int64 // the claim is that of an open record, whose fence is said to be so far behind it
 	}{
 		{claims: 1000},
 		{claims: 1 << 60, refused: true},
 		{claims: 5_000_000, refused: true},
 		{claims: 5_000_000, registered: 5_000_000}, // the registry knows that they were there
+		{claims: 1 << 50, behind: 1 << 50, refused: true},
+		{claims: 5_000_000, behind: 1 << 20, refused: true},
+		{claims: 5_000_000, behind: -8, refused: true},
 	} {
 		b := newBuilder()
 		b.region(1, 1000, storage.Holder{})
@@ -28,8 +32,15 @@ func TestRepairOfAClaim(t *testing.T) {
 		hole := len(b.data)
 		b.batch(messages(3, 1), 0)
 		b.synced, b.next = int64(len(b.data)), tc.claims
-		b.batch(messages(4, 1), 0)
-		b.data[hole+100] ^= 1
+		if tc.behind != 0 {
+			b.data = b.data[:hole+8]
+			fence := int64(len(b.data)) + tc.behind
+			b.epoch, b.session, b.synced = 2, 2000, int64(len(b.data))
+			b.add("FPO1", storage.OpenBody(fence, fence, 0), 0, 0, 0)
+		} else {
+			b.batch(messages(4, 1), 0)
+			b.data[hole+100] ^= 1
+		}
 		mem := storagetest.NewMem(4096)
 		must(t, mem.Mkdir("/d"))
 		mem.WriteFile("/d/orders.fpl", b.data)
@@ -37,7 +48,7 @@ func TestRepairOfAClaim(t *testing.T) {
 		x.Entry, x.Registered = storage.Entry{FileID: storage.FileID{1, 2, 3}, Generation: 1, Epoch: 1, DurableIndex: tc.registered}, true
 
 		o := storage.Options{FS: mem, Registry: x, Salvage: true}
-		w, err := storage.Open(context.Background(), "/d", "orders", 2, o)
+		w, err := storage.Open(context.Background(), "/d", "orders", 3, o)
 		if tc.refused {
 			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "cannot have held as many") {
 				t.Errorf("%d: %v", tc.claims, err)

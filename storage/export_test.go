@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 )
@@ -154,7 +155,7 @@ func DecodeAnchors(b []byte) error {
 			return fmt.Errorf("holder %+v became %+v, %v", h, again, err)
 		}
 	}
-	if o, err := decodeOpen(b); err == nil && !bytes.Equal(o.encode(), b[:openBodySize]) {
+	if o, err := decodeOpen(math.MaxInt64, b); err == nil && !bytes.Equal(o.encode(), b[:openBodySize]) {
 		return fmt.Errorf("open body %+v", o)
 	}
 	if c, err := decodeCheckpoint(b); err == nil {

@@ -221,7 +221,7 @@ func (s *scanner) fits(h *recHeader, body []byte) bool {
 		return false
 	}
 	if h.kind == kindOpen {
-		o, err := decodeOpen(body)
+		o, err := decodeOpen(h.offset, body)
 		return w.phase == fenced && !w.sealed && err == nil && o.fenceOff == w.fenceOff
 	}
 	return w.phase == opened && h.base == w.next && h.chain == w.chain

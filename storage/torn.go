@@ -14,7 +14,7 @@ package storage
 // There is nothing to say when they agree and nothing is between.
 func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	w := &s.view
-	o, err := decodeOpen(body)
+	o, err := decodeOpen(h.offset, body)
 	switch {
 	case err != nil:
 		return item{}, false
@@ -80,7 +80,7 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 				it, more := s.goOn(h)
 				return it, more, nil
 			}
-			if o, err := decodeOpen(body); v == whole && err == nil { // its fence is what is damaged; judge says more
+			if o, err := decodeOpen(h.offset, body); v == whole && err == nil { // its fence is what is damaged; judge says more
 				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
 				s.resume(h)
 				return item{}, false, nil

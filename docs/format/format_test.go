@@ -1149,6 +1149,20 @@ func resealed(data []byte, n int) (states []state) {
 		})
 		return c
 	}
+	// An open record that proves damage, without a fence, which says where that is and how far it read.
+	claim := func(distance uint64) []byte {
+		c := append(bytes.Clone(data), 1, 2, 3, 4, 5, 6, 7, 8)
+		at := uint64(len(c))
+		c, _ = copyToEnd(c, open, func(h, body []byte) {
+			le.PutUint64(h[16:], 1<<41) // epoch
+			le.PutUint64(h[24:], 1<<50) // base_index
+			le.PutUint64(h[48:], at)    // durable_end
+			le.PutUint64(body, at+distance)
+			le.PutUint64(body[8:], at+distance)
+			le.PutUint64(body[24:], 0)
+		})
+		return c
+	}
 	unfenced := region(sealed(data, nil), 1<<41)
 	unfenced[len(sealed(data, nil))+120] ^= 1
 	states = append(states,
@@ -1161,6 +1175,9 @@ func resealed(data []byte, n int) (states []state) {
 		state{name: "a fence at the end", data: move(bytes.Clone(data), fence, 1<<41)},
 		state{name: "two fences at the end", data: move(move(bytes.Clone(data), fence, 1<<41), fence, 1<<42)},
 		state{name: "a batch of a later epoch at the end", data: move(bytes.Clone(data), last, 1<<41)},
+		state{name: "an open record whose fence is before it", data: claim(1<<64 - 8)},
+		state{name: "an open record whose fence is where it is", data: claim(0)},
+		state{name: "an open record whose fence is far behind it", data: claim(1 << 50)},
 	)
 	return states
 }

@@ -385,11 +385,12 @@ def printable(raw):
 OpenBody = collections.namedtuple("OpenBody", "accepted_end fence_off prev_checkpoint skipped")
 
 
-def decode_open(body):
+def decode_open(body, offset):
+    """The body of the open record at an offset, which is behind its own fence."""
     if len(body) < 32:
         raise Undecodable("the body of the open record has %d bytes" % len(body))
     o = OpenBody(*struct.unpack_from("<QQQQ", body))  # more may follow in later minor versions
-    if not 4096 <= o.accepted_end <= o.fence_off < 1 << 63 or o.prev_checkpoint > o.fence_off or o.skipped != o.fence_off - o.accepted_end:
+    if not 4096 <= o.accepted_end <= o.fence_off < offset or o.prev_checkpoint > o.fence_off or o.skipped != o.fence_off - o.accepted_end:
         raise Undecodable("the body of the open record contradicts itself: %s" % (o,))
     return o
 
@@ -485,7 +486,7 @@ class Scan:
     def open_body(self, r):
         """The body of an open record; None if it is another record, or contradicts itself."""
         try:
-            return decode_open(self.body(r)) if r.magic == OPEN else None
+            return decode_open(self.body(r), r.offset) if r.magic == OPEN else None
         except Undecodable:
             return None
 
@@ -568,7 +569,9 @@ class Scan:
         try:
             if r.magic == BATCH:
                 return decode_batch(r, self.body(r), first_index)
-            return {FENCE: decode_fence, OPEN: decode_open, CHECKPOINT: decode_checkpoint, SEAL: decode_seal}[r.magic](self.body(r))
+            if r.magic == OPEN:
+                return decode_open(self.body(r), r.offset)
+            return {FENCE: decode_fence, CHECKPOINT: decode_checkpoint, SEAL: decode_seal}[r.magic](self.body(r))
         except Undecodable as e:
             raise Damage(r.offset, r.end, first_index, first_index + r.count,
                          "damaged before the checksum was computed: %s" % e) from None
