@@ -169,8 +169,8 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		return it.body, nil
 	}
 	n := int(it.head.rawLen)
-	// rule: a length that is only claimed takes no memory.
-	if n > len(it.body)*zstdMostPerByte {
+	// rule: a length that is only claimed takes no memory. (An int of 32 bits has no room for the product.)
+	if uint64(n) > uint64(len(it.body))*zstdMostPerByte {
 		return nil, undecodable(path, it.head)
 	}
 	if cap(d.raw) < n {

@@ -91,6 +91,18 @@ func TestReaderStartsAtAMark(t *testing.T) {
 	}
 }
 
+// TestMarkBehindTheEnd: a mark may name any offset. Where an int has 32 bits, those of more than 2 GiB do not fit into it.
+func TestMarkBehindTheEnd(t *testing.T) {
+	for _, behind := range []int64{1, 1 << 31, 3 << 30, 5 << 29, 1 << 40} {
+		b := newBuilder()
+		b.region(1, 1000, storage.Holder{})
+		b.batch(messages(0, 3), 0)
+		b.add("FPC1", storage.MarkedCheckpointBody(0, 0, 1<<12+behind, 0), 0, 0, 0)
+		fsys := storage.BytesFS(b.data)
+		readFrom(t, "orders.fpl", 1, 3, storage.ReaderOptions{FS: fsys})
+	}
+}
+
 // TestReaderDoesWithoutMarks: where a mark names a batch that is damaged the reader begins at the checkpoint before, and says what
 // is damaged.
 func TestReaderDoesWithoutMarks(t *testing.T) {

@@ -67,7 +67,7 @@ func writeBallast(path string) error {
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return err
 	}
-	n := int64(st.Bfree)*st.Bsize - 4<<20
+	n := int64(st.Bfree)*int64(st.Bsize) - 4<<20
 	for err = unix.Fallocate(fd, 0, 0, n); err == unix.ENOSPC; err = unix.Fallocate(fd, 0, 0, n) {
 		n -= 1 << 20 // the file system needs some of it for itself
 	}

@@ -92,10 +92,10 @@ func (s *scanner) affords(n int64) bool {
 // peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds
 // behind them. They are valid until the next peek.
 func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
-	n = int(min(int64(n), s.limit-p))
-	if n <= 0 {
+	if p >= s.limit { // it may be so far behind that an int of 32 bits has no room for the distance
 		return nil, nil
 	}
+	n = int(min(int64(n), s.limit-p))
 	at := p - s.bufOff
 	if at < 0 || at+int64(n) > int64(len(s.buf)) {
 		if err := s.fill(p, n); err != nil {

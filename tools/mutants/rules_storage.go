@@ -36,7 +36,7 @@ var storageRules = []rule{
 	{file: "storage/codec.go", rule: "each record and each pair of its headers has a price", tests: "TestLargeBatchComesInPieces",
 		old: `len(d.recs)*recordBytes+len(d.headers)*pairBytes+d.text < pieceBytes`, new: `len(d.recs)*recordBytes < pieceBytes`},
 	{file: "storage/codec.go", rule: "a length that is only claimed takes no memory", tests: "TestClaimedLengthTakesNoMemory",
-		old: `if n > len(it.body)*zstdMostPerByte {`, new: `if false {`},
+		old: `if uint64(n) > uint64(len(it.body))*zstdMostPerByte {`, new: `if false {`},
 
 	// Directories of many writers.
 	{file: "storage/shared.go", rule: "whoever comes from here on waits for the next one", tests: "TestSharedDirectory",
