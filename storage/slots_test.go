@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -300,5 +301,53 @@ func TestAFileInAStoreIsRotated(t *testing.T) {
 				t.Errorf("a rotation is due after %d batches and %d bytes: %v", batches, w.Size(), w.RotateDue())
 			}
 		})
+	}
+}
+
+// TestAppendBesideTheSyncThatFindsASuccessor: while a Sync finds the slot of another writer and looks for the end of the file, an Append
+// is told nothing else than the Sync.
+func TestAppendBesideTheSyncThatFindsASuccessor(t *testing.T) {
+	for n := range int64(8) { // the request beside which it appends
+		mem := slotstest.NewMem(700)
+		var w *storage.Writer
+		var failed atomic.Bool
+		var seen atomic.Int64
+		var beside error
+		tap := &slotstest.Tap{Store: mem}
+		w = mustOpen(t, "memory:", 1, storage.Options{FS: slotsOf(tap)})
+		mustAppend(t, w, messages(0, 30))
+		_, err := w.Sync()
+		must(t, err)
+		must(t, mustOpen(t, "memory:", 2, storage.Options{FS: slotsOf(mem)}).Close())
+
+		tap.After = func(c slotstest.Call) {
+			if c.Op == slotstest.OpCreate {
+				failed.Store(true)
+			}
+		}
+		tap.Before = func(slotstest.Call) *slotstest.Fault {
+			if failed.Load() && seen.Add(1) == n+1 {
+				beside = w.Append(messages(40, 1))
+			}
+			return nil
+		}
+		mustAppend(t, w, messages(30, 10))
+		_, err = w.Sync()
+		isFenced := func(err error) bool {
+			e, ok := errors.AsType[*storage.FencedError](err)
+			return ok && strings.Contains(e.Error(), "another writer took over")
+		}
+		if !isFenced(err) || beside != nil && !isFenced(beside) {
+			t.Errorf("beside request %d: Sync says %v, Append %v", n, err, beside)
+		}
+		if err := w.Append(messages(41, 1)); !isFenced(err) {
+			t.Errorf("the next Append says %v", err)
+		}
+		if n == 0 && seen.Load() < 3 {
+			t.Errorf("only %d requests", seen.Load())
+		}
+		if err := w.Close(); !isFenced(err) {
+			t.Errorf("Close says %v", err)
+		}
 	}
 }

@@ -295,6 +295,11 @@ func (w *Writer) checkFile(op string, named error) error {
 // rule: a file that is shorter than what was durable was cut, and has lost messages. That is no other writer, whose fence makes it longer:
 // whoever opened it again would use the indexes of what is lost a second time.
 func (w *Writer) endError(op string, expected, found, limit int64) error {
+	if w.slots {
+		// A store has told this writer where its file ends because another one created a slot there. Slots do not become shorter;
+		// what this writer had appended and not created yet is dropped.
+		return &FencedError{Path: w.path, Op: op, Expected: w.durableEnd, Found: max(limit, w.durableEnd)}
+	}
 	if limit >= w.durableEnd {
 		return &FencedError{Path: w.path, Op: op, Expected: expected, Found: found}
 	}

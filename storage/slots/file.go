@@ -55,7 +55,7 @@ type file struct {
 	later  later   // what is not listed yet, see end.go
 	going  []byte  // bytes that are being created, at end
 	kept   []byte  // bytes appended after those
-	broken error   // a create with an unknown outcome: nothing may be created behind it
+	broken error   // a create with an unknown outcome, or an end that is not known: nothing may be created behind it
 
 	reading sync.Mutex       // taken before mu; it guards what follows, see read.go
 	cache   map[int64][]byte // of slots, by offset
@@ -118,24 +118,25 @@ func (f *file) Datasync() error {
 	return nil
 }
 
-// stop drops the bytes that could not be created at an offset.
+// stop drops the bytes that could not be created at an offset, and finds the end of the file if another writer has moved it.
 func (f *file) stop(at int64, err error) error {
+	op := "create a slot of"
+	now := &file{fs: f.fs, name: f.name, folder: f.folder} // what is known changes at once: Append may run beside this
 	moved := errors.Is(err, errTaken)
-	f.mu.Lock()
-	f.going, f.kept = nil, nil
-	if !moved {
-		f.broken = f.error("create a slot of", err)
-		err = f.broken
-	}
-	f.mu.Unlock()
-	if !moved {
-		return err
-	}
-	if err := f.refresh(); err != nil {
-		return f.error("find the end of", err)
+	if moved {
+		f.mu.Lock()
+		now.pieces = slices.Clone(f.pieces)
+		f.mu.Unlock()
+		op, err = "find the end of", now.refresh()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.going, f.kept = nil, nil
+	if !moved || err != nil {
+		f.broken = f.error(op, err)
+		return f.broken
+	}
+	f.pieces, f.end, f.stray, f.later = now.pieces, now.end, now.stray, now.later
 	return &storage.MovedError{At: at, End: f.end}
 }
 
