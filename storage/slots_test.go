@@ -351,3 +351,26 @@ func TestAppendBesideTheSyncThatFindsASuccessor(t *testing.T) {
 		}
 	}
 }
+
+// TestGenerationWithoutItsName: where the name of an old generation was removed by hand and it has two folders, the other generations are there.
+func TestGenerationWithoutItsName(t *testing.T) {
+	mem := slotstest.NewMem(1 << 20)
+	fsys := slotsOf(mem)
+	w := mustOpen(t, "memory:", 1, storage.Options{FS: fsys})
+	mustAppend(t, w, messages(0, 3))
+	w, err := w.Rotate(t.Context(), nil)
+	must(t, err)
+	must(t, w.Close())
+	must(t, mem.Create(t.Context(), "orders/00000001/0000000000000007/00000000000000000000", []byte("unfinished")))
+	must(t, mem.Delete(t.Context(), "orders/generations/00000001"))
+	names, err := fsys.List("memory:", "orders")
+	if err != nil || !slices.Equal(names, []string{"orders@0002.fpl"}) {
+		t.Errorf("listed: %q, %v", names, err)
+	}
+	w, err = storage.Open(t.Context(), "memory:", "orders", 2, storage.Options{FS: fsys})
+	must(t, err)
+	if w.Generation() != 2 || w.NextIndex() != 3 {
+		t.Errorf("opened generation %d, next index %d", w.Generation(), w.NextIndex())
+	}
+	must(t, w.Close())
+}

@@ -259,6 +259,9 @@ func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 			continue // the file itself
 		}
 		named, err := f.nonce(typ, g)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // somebody has removed the name: which of them is the file is not known, and no other one is missing
+		}
 		if err != nil {
 			return nil, err
 		}
