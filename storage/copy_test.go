@@ -213,7 +213,11 @@ func TestSealOvertaken(t *testing.T) {
 			must(t, b.Writer.Close())
 		}
 		all := &holder{Index: x.Acked}
-		checkError(t, w.Seal(t.Context(), all.State()), new(*storage.EpochError), storage.ErrFenced)
+		err = w.Seal(t.Context(), all.State())
+		checkError(t, err, new(*storage.EpochError), storage.ErrFenced, "took over from this one", "acquire it again")
+		if strings.Contains(err.Error(), "raise the token") { // the holder is at work
+			t.Error(err)
+		}
 		w.Close()
 		must(t, x.Finish(fsys))
 	})

@@ -87,14 +87,19 @@ func (e *CutError) Error() string {
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
 // EpochError says that the epoch given to Open is not above every earlier epoch of the file. Raise
-// the lock's token above InFile and open again.
+// the lock's token above InFile and open again; but if the writer was Overtaken, acquire the lock again.
 type EpochError struct {
-	Path    string
-	Offered uint64 // the epoch given to Open
-	InFile  uint64 // the highest epoch in the file or its registry entry
+	Path      string
+	Offered   uint64 // the epoch given to Open
+	InFile    uint64 // the highest epoch in the file or its registry entry
+	Overtaken bool   // a writer with the epoch InFile took over while this one worked
 }
 
 func (e *EpochError) Error() string {
+	if e.Overtaken {
+		return fmt.Sprintf("%s: a writer with epoch %d took over from this one, of epoch %d; release the lock, acquire it again and open with the new epoch",
+			e.Path, e.InFile, e.Offered)
+	}
 	return fmt.Sprintf("%s: epoch %d is not above epoch %d, which the file has seen already: the lock's token went back "+
 		"or is held elsewhere; raise the token above %d and open again", e.Path, e.Offered, e.InFile, e.InFile)
 }
@@ -114,8 +119,10 @@ type PoisonedError struct {
 
 func (e *PoisonedError) Error() string {
 	remedy := "; close it, release the lock and open again with a new epoch"
-	if errors.Is(e.Cause, ErrFenced) || errors.Is(e.Cause, ErrIntegrity) {
-		remedy = "" // these causes name their own
+	for _, category := range []error{ErrFenced, ErrIntegrity, ErrNoSpace, ErrRefused} { // these causes name their own
+		if errors.Is(e.Cause, category) {
+			remedy = ""
+		}
 	}
 	return fmt.Sprintf("%s: writer is dead since %s failed: %v%s", e.Path, e.Op, e.Cause, remedy)
 }

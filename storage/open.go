@@ -259,7 +259,7 @@ func (w *Writer) overtaken(ctx context.Context, err error) error {
 	if lookErr != nil || !ok || now.Epoch <= w.epoch {
 		return err
 	}
-	return &EpochError{Path: w.path, Offered: w.epoch, InFile: now.Epoch}
+	return &EpochError{Path: w.path, Offered: w.epoch, InFile: now.Epoch, Overtaken: true}
 }
 
 // hasSince tells whether the file that is registered is here now, although it was not when the error was made.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
@@ -407,6 +408,8 @@ func TestDeadWritersNameOneRemedy(t *testing.T) {
 		{&storage.ReplacedError{Path: path}, "restore the file", 0},
 		{&storage.ShortWriteError{Offset: 10, Want: 10, Wrote: 5}, again, 1},
 		{syscall.EIO, again, 1},
+		{&slots.RefusedError{Store: "a store", Reason: "access is denied", Remedy: "give this user access"}, "give this user access", 0},
+		{&storage.NoSpaceError{Path: path, InStore: true, Err: slots.ErrFull}, "free some space", 0},
 	} {
 		text := (&storage.PoisonedError{Path: path, Op: "append", Cause: tc.cause}).Error()
 		if !strings.Contains(text, tc.remedy) || strings.Count(text, again) != tc.n {
