@@ -93,6 +93,9 @@ func (s *Store) explain(err error) error {
 		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return slots.Full(s.String(), err)
+	case errors.As(err, new(*os.LinkError)) && errors.Is(err, syscall.EPERM): // not a lack of rights, which is EACCES
+		return s.refused("the file system has no hard links, or the server maps this user to another one",
+			"use another file system, as what gives a value its name is link(2), or mount this one so that files belong to the user who makes them", err)
 	case errors.Is(err, fs.ErrPermission):
 		return s.refused("the directory cannot be used", "run as the user that owns it, or give that user access", err)
 	case errors.Is(err, syscall.EROFS):

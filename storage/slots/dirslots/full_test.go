@@ -5,6 +5,7 @@ package dirslots
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +43,12 @@ func TestRefusals(t *testing.T) {
 		err := s.explain(&fs.PathError{Op: "write", Path: "/srv/files/.slots/x", Err: errno})
 		if !errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || !errors.Is(err, errno) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v: %v; want a refusal that says %q", errno, err, says)
+		}
+	}
+	for errno, says := range map[syscall.Errno]string{syscall.EPERM: "the file system has no hard links, or the server maps", syscall.EACCES: "run as the user that owns it"} {
+		err := s.explain(&os.LinkError{Op: "link", Old: "/srv/files/.slots/x", New: "/srv/files/x", Err: errno})
+		if !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("a link, %v: %v; want a refusal that says %q", errno, err, says)
 		}
 	}
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE} {
