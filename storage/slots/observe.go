@@ -24,6 +24,9 @@ type observed struct {
 	tell func(Request)
 }
 
+// Check calls the Check of the observed store, for Probe, if it has one.
+func (o observed) Check(ctx context.Context) error { return check(ctx, o.Store) }
+
 // Linger returns the Linger of the observed store.
 func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
 

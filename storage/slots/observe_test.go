@@ -59,3 +59,31 @@ func TestObserve(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// checked is a store with a Check of its own.
+type checked struct {
+	slots.Store
+	err error
+}
+
+func (c checked) Check(context.Context) error { return c.err }
+
+// TestProbeOfAnObservedStore: the probe also calls the Check of a store that is observed.
+func TestProbeOfAnObservedStore(t *testing.T) {
+	refused, mem := &slots.RefusedError{Reason: "its values expire"}, slotstest.NewMem(1<<10)
+	for _, want := range []error{refused, nil} {
+		s := slots.Store(checked{mem, nil})
+		if want != nil {
+			s = checked{mem, want}
+		}
+		for range 2 { // also if it is observed twice
+			s = slots.Observe(s, func(slots.Request) {})
+			if err := slots.Probe(t.Context(), s); !errors.Is(err, want) {
+				t.Errorf("the probe says %v, want %v", err, want)
+			}
+		}
+	}
+	if err := slots.Probe(t.Context(), slots.Observe(mem, func(slots.Request) {})); err != nil {
+		t.Error(err)
+	}
+}

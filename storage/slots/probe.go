@@ -24,10 +24,8 @@ const (
 // The error is a *RefusedError if the store violates the contract or refuses a request; otherwise
 // it is the error of a request.
 func Probe(ctx context.Context, s Store) error {
-	if c, ok := s.(interface{ Check(context.Context) error }); ok {
-		if err := c.Check(ctx); err != nil {
-			return err
-		}
+	if err := check(ctx, s); err != nil {
+		return err
 	}
 	f := New(ctx, s)
 	name := probeFolder + "/" + strings.ToLower(rand.Text())
@@ -74,6 +72,14 @@ func Probe(ctx context.Context, s Store) error {
 		return broken("it replaced a value that was created before")
 	case n != int64(len(there)):
 		return broken("it says that a value of %d bytes has %d", len(there), n)
+	}
+	return nil
+}
+
+// check calls the store's own Check, if it has one.
+func check(ctx context.Context, s Store) error {
+	if c, ok := s.(interface{ Check(context.Context) error }); ok {
+		return c.Check(ctx)
 	}
 	return nil
 }
