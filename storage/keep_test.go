@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -362,6 +363,33 @@ func TestKeepWithOldListings(t *testing.T) {
 		must(t, steps(appends(h, 2), h.Ack, h.Rotate, func() error { return h.Writer.Close() }))
 		if err := y.Finish(slotsOf(tap.Store)); err != nil {
 			t.Errorf("of a listing as old as generation %d: %v", left, err)
+		}
+	}
+}
+
+// TestHalfRemovedWithoutItsFirstSlot: without its first slot the removal of a file is not finished, and not reported as if it were.
+func TestHalfRemovedWithoutItsFirstSlot(t *testing.T) {
+	for _, first := range [][]byte{nil, []byte("short")} {
+		x, mem := newSlotsWorld(t)
+		fourFiles(t, x, slotsOf(mem))
+		folders, err := mem.Folders(t.Context(), "orders/00000001")
+		must(t, err)
+		slot := "orders/00000001/" + folders[0] + "/00000000000000000000"
+		must(t, mem.Delete(t.Context(), slot))
+		if first != nil {
+			must(t, mem.Create(t.Context(), slot, first))
+		}
+		must(t, mem.Create(t.Context(), "orders/generations/00000001-removed", []byte("removed")))
+		o := storage.KeepOptions{FS: slotsOf(mem), Registered: x.Entry}
+		for range 2 {
+			r, err := storage.Keep(t.Context(), x.Dir, "orders", o)
+			if !errors.Is(err, storage.ErrIntegrity) || len(r.Ended) > 0 || strings.Contains(err.Error(), "%!") {
+				t.Errorf("first slot %q: %v, finished %q", first, err, r.Ended)
+			}
+		}
+		must(t, mem.Create(t.Context(), "orders/generations/00000001-swept", nil)) // as the error says
+		if r, err := storage.Keep(t.Context(), x.Dir, "orders", o); err != nil || len(r.Ended) > 0 {
+			t.Errorf("first slot %q, marked as swept: %v, finished %q", first, err, r.Ended)
 		}
 	}
 }

@@ -81,8 +81,13 @@ func (f *FS) sweep(d folder) error {
 		return nil
 	}
 	head, err := f.read(d.slot(0))
-	if err != nil || len(head) < markerOffset+markerSize {
-		return fmt.Errorf("%w: %s: its first slot, which says where its fences are, cannot be used: %w", storage.ErrIntegrity, d, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // not to be taken for a file that is gone: its other slots are there
+		return d.unswept("is missing")
+	case err != nil:
+		return err
+	case len(head) < markerOffset+markerSize:
+		return d.unswept(fmt.Sprintf("has only %d bytes", len(head)))
 	}
 	fence := append(bytes.Clone(head[markerOffset:markerOffset+markerSize]), fenceMagic...)
 
@@ -120,6 +125,12 @@ func (f *FS) sweep(d folder) error {
 		g.Go(func() error { return f.delete(d.slot(off)) })
 	}
 	return g.Wait()
+}
+
+// unswept is the error of a removed file whose first slot cannot be used. The remedy deletes none of the others: which ones stop old writers is not known.
+func (d folder) unswept(what string) error {
+	return fmt.Errorf("%w: %s: the first slot of this removed file %s, and without it nothing tells which of the others are still needed; "+
+		"restore it from a backup, or create the value %s: then they all stay", storage.ErrIntegrity, d, what, generationSlot(d.typ, d.generation)+sweptSuffix)
 }
 
 // HalfRemoved implements storage.HalfRemover.
