@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,8 @@ type CompactReport struct {
 	NewBatches  uint64
 	Size        int64 // of the old files, bytes
 	NewSize     int64
-	Damage      []error // with Salvage: the damage of the old file
+	Damage      []error // with Salvage: the damage of the old file; the first of it
+	DamageCount uint64  // all of it
 	FirstIndex  uint64
 	NextIndex   uint64
 	Compression bool
@@ -67,7 +69,7 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	if w.opts.Salvage {
 		reason = "repair"
 	}
-	c := &compaction{w: w, o: o, report: &CompactReport{Files: 1, Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
+	c := &compaction{w: w, o: o, report: &CompactReport{Files: 1, Damage: w.damage, DamageCount: w.damaged, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
 	if err := c.addEarlier(); err != nil {
 		return nil, nil, err
 	}
@@ -197,6 +199,9 @@ func (c *compaction) copy(ctx context.Context, src source, limit int64) error {
 		case it.head.kind == kindCheckpoint && it.head.base == c.report.FirstIndex && it.head.base > 0 && c.next() == it.head.base:
 			// A successor begins with what the file before it left.
 			k, err := decodeCheckpoint(it.body)
+			if err != nil && c.w.opts.Salvage {
+				continue // Open has noted that
+			}
 			if err != nil {
 				return undecodable(src.path, it.head)
 			}
@@ -216,7 +221,9 @@ func (c *compaction) batch(path string, it *item) error {
 	c.report.Batches++
 	err := c.bodies.begin(path, it)
 	if corrupt := (*CorruptError)(nil); errors.As(err, &corrupt) && c.w.opts.Salvage {
-		c.report.Damage = append(c.report.Damage, err)
+		if !c.w.decoded {
+			c.report.Damage, c.report.DamageCount = appendDamage(c.report.Damage, err), c.report.DamageCount+1
+		}
 		return nil // the next batch notices that these are missing
 	}
 	if err != nil {
@@ -330,14 +337,41 @@ type retraction struct {
 	first uint64
 }
 
-// retracted tells whether the accepted record h, a batch or a checkpoint, was retracted later on.
-func (w *Writer) retracted(h *recHeader) bool {
-	for _, r := range w.retractions {
-		if h.offset < r.off && (h.base > r.first || h.base == r.first && h.kind == kindBatch) {
-			return true
-		}
+// retractions are in the order of the file, with indexes that increase, so that the first one behind a record decides about it: there may
+// be as many as regions.
+type retractions []retraction
+
+// add adds one that is behind all others. Those from the same index on, or a later one, say nothing more than it does.
+func (all *retractions) add(r retraction) {
+	kept := *all
+	for len(kept) > 0 && kept[len(kept)-1].first >= r.first {
+		kept = kept[:len(kept)-1]
 	}
-	return false
+	*all = append(kept, r)
+}
+
+// cover tells whether a record was retracted.
+func (all retractions) cover(h *recHeader) bool {
+	i, _ := slices.BinarySearchFunc(all, h.offset+1, func(r retraction, off int64) int { return cmp.Compare(r.off, off) })
+	return i < len(all) && (h.base > all[i].first || h.base == all[i].first && h.kind == kindBatch)
+}
+
+// retracted tells whether the accepted record h, a batch or a checkpoint, was retracted later on.
+func (w *Writer) retracted(h *recHeader) bool { return w.retractions.cover(h) }
+
+// noteDamage adds to the damage that the scan finds, and refuses what cannot be what it says. It keeps as much as Verify does: a
+// file may be full of it.
+func (w *Writer) noteDamage(err error) error {
+	w.damage, w.damaged = appendDamage(w.damage, err), w.damaged+1
+	return w.checkClaim(err)
+}
+
+// appendDamage appends to a list that is bounded.
+func appendDamage(list []error, err error) []error {
+	if len(list) < maxCorrupt {
+		list = append(list, err)
+	}
+	return list
 }
 
 // salvage is scan for a damaged file: it starts at the beginning, and continues after damage. Only the
@@ -348,17 +382,18 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 		return view{}, err
 	}
 	v, err := w.eachItem(ctx, limit, func(it *item) error {
-		if it.kind == itemDamage {
-			w.damage = append(w.damage, it.err)
-			if r := (*RetractedError)(nil); errors.As(it.err, &r) {
-				w.retractions = append(w.retractions, retraction{r.Offset, r.First})
-			}
+		if it.kind != itemDamage {
+			return nil
 		}
-		return nil
+		if r := (*RetractedError)(nil); errors.As(it.err, &r) {
+			w.retractions.add(retraction{r.Offset, r.First})
+		}
+		return w.noteDamage(it.err)
 	})
 	if err != nil {
 		return view{}, err
 	}
+	w.decoded, w.stateless = w.opts.Replay != nil, true
 	_, err = w.eachItem(ctx, limit, func(it *item) (err error) {
 		switch {
 		case it.kind != itemRecord || w.retracted(it.head):
@@ -366,36 +401,44 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 			err = w.replay(it)
 		case it.head.kind == kindCheckpoint:
 			w.restored = false
-			err = w.restore(it)
+			if err = w.restore(it); err == nil {
+				err = w.noteState(it)
+			}
 		case it.head.kind == kindSeal:
 			if w.sealed, err = decodeSeal(it.body); err != nil {
 				err = undecodable(w.path, it.head)
 			}
 		}
 		if c := (*CorruptError)(nil); errors.As(err, &c) {
-			w.damage = append(w.damage, err)
-			err = nil
+			err = w.noteDamage(err)
 		}
 		return err
 	})
 	return v, err
 }
 
-// checkClaims refuses to repair damage that cannot be what it says. A repair writes a record for each one that is lost, as many as
+// noteState notes that a checkpoint decodes, also if nobody wants its state.
+func (w *Writer) noteState(it *item) error {
+	if _, err := decodeCheckpoint(it.body); err != nil {
+		return undecodable(w.path, it.head)
+	}
+	w.stateless = false
+	return nil
+}
+
+// checkClaim refuses to repair damage that cannot be what it says. A repair writes a record for each one that is lost, as many as
 // the record behind the damage says. Its checksum is good, but anybody who can write to the file can make such a record.
 //
 // rule: no more is marked as lost than the damaged bytes can have held, or the registry knows to have been there.
-func (w *Writer) checkClaims(registered Entry) error {
-	for _, err := range w.damage {
-		var c *CorruptError
-		if !errors.As(err, &c) || c.LostNext <= registered.DurableIndex {
-			continue
-		}
-		batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // where damage is reported in parts, one at each end may be in another part
-		if lost := c.LostNext - c.LostFirst; lost > batches*MaxBatchRecords {
-			return fmt.Errorf("%w: %s: what follows byte %d says that %d records are lost in %d bytes, which cannot have held as many: no writer of ours wrote that. "+
-				"Restore the file from a copy; if there is none, move it away, and give up what the registry knows of it", ErrIntegrity, c.Path, c.End, lost, c.End-c.Offset)
-		}
+func (w *Writer) checkClaim(err error) error {
+	var c *CorruptError
+	if !errors.As(err, &c) || c.LostNext <= w.registered {
+		return nil
+	}
+	batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // where damage is reported in parts, one at each end may be in another part
+	if lost := c.LostNext - c.LostFirst; lost > batches*MaxBatchRecords {
+		return fmt.Errorf("%w: %s: what follows byte %d says that %d records are lost in %d bytes, which cannot have held as many: no writer of ours wrote that. "+
+			"Restore the file from a copy; if there is none, move it away, and give up what the registry knows of it", ErrIntegrity, c.Path, c.End, lost, c.End-c.Offset)
 	}
 	return nil
 }

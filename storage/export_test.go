@@ -202,3 +202,20 @@ func (w *Writer) DurableEnd() int64 {
 
 // KeptBuffers is the size of the buffers that a writer keeps, bytes.
 func (w *Writer) KeptBuffers() int { return cap(w.buf) + cap(w.packer.buf) }
+
+// Retraction is one in a list of them, as of a salvage.
+type Retraction struct {
+	Offset int64
+	First  uint64
+}
+
+// Retracted adds retractions in their order, and returns how many are kept, and what tells whether a batch was retracted.
+func Retracted(all []Retraction) (kept int, batch func(offset int64, base uint64) bool) {
+	var rs retractions
+	for _, r := range all {
+		rs.add(retraction{r.Offset, r.First})
+	}
+	return len(rs), func(offset int64, base uint64) bool {
+		return rs.cover(&recHeader{kind: kindBatch, offset: offset, base: base})
+	}
+}

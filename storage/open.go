@@ -146,6 +146,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if w.file == nil { // openFile leaves that to AcceptLoss alone
 		return w.giveUpAll(ctx, temps)
 	}
+	w.registered = registered.DurableIndex
 	if err := fillRandom(&w.session); err != nil {
 		return nil, err
 	}
@@ -166,9 +167,6 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	w.bodies = nil // it may have become large, and is of no use any more
 	if err == nil {
 		err = w.checkFence()
-	}
-	if err == nil {
-		err = w.checkClaims(registered)
 	}
 	if err != nil {
 		return nil, err

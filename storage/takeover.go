@@ -205,12 +205,12 @@ func (w *Writer) replay(it *item) error {
 // checkView decides whether this writer may continue after what the scan found.
 func (w *Writer) checkView(v *view, registered Entry) error {
 	if w.givesUp() && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
-		w.damage = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next})
+		w.damage, w.damaged = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next}), w.damaged+1
 		v.next = max(v.next, registered.DurableIndex) // rule: no index is used twice, not even a lost one's
 		registered.Epoch = 0
 	}
 	switch {
-	case w.header.generation > 1 && v.checkpoint == 0 && !w.givesUp():
+	case w.header.generation > 1 && (v.checkpoint == 0 || w.stateless) && !w.givesUp():
 		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
 		// files before would not be known.
 		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,

@@ -39,11 +39,15 @@ type Writer struct {
 	epoch, session uint64
 	fenceOff       int64
 	restored       bool
-	sealed         sealBody     // what the scan found; only of use while the writer is being opened
-	damage         []error      // with Salvage: what the scan found …
-	retractions    []retraction // … and which of the records it came by do not count
-	instead        *Entry       // with AcceptLoss: the registered file, of a later generation, which is not here
-	given          *GivenUp     // this file was made in the place of one that is lost
+	sealed         sealBody    // what the scan found; only of use while the writer is being opened
+	damage         []error     // with Salvage: what the scan found, the first of it …
+	damaged        uint64      // … how many there were …
+	retractions    retractions // … and which of the records it came by do not count
+	decoded        bool        // with Salvage: batches that do not decode are in damage
+	stateless      bool        // with Salvage: no checkpoint decodes
+	registered     uint64      // the durable index in the registry when Open began
+	instead        *Entry      // with AcceptLoss: the registered file, of a later generation, which is not here
+	given          *GivenUp    // this file was made in the place of one that is lost
 
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved

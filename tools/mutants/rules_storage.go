@@ -90,7 +90,7 @@ var storageRules = []rule{
 	{file: "storage/takeover.go", rule: "no index is used twice", tests: "TestRepair",
 		old: `v.next = max(v.next, registered.DurableIndex)`, new: `v.next = v.next`},
 	{file: "storage/takeover.go", rule: "a successor had its first checkpoint before it had a name", tests: "TestScenarios/a successor begins with a checkpoint",
-		old: `case w.header.generation > 1 && v.checkpoint == 0 && !w.givesUp():`, new: `case false:`},
+		old: `case w.header.generation > 1 && (v.checkpoint == 0 || w.stateless) && !w.givesUp():`, new: `case false:`},
 	{file: "storage/takeover.go", rule: "a fence counts only if its epoch is above all before it", tests: "TestScenarios/epochs increase",
 		old: `case v.epoch >= w.epoch:`, new: `case false:`},
 	{file: "storage/takeover.go", rule: "a fence counts only if its epoch is above all before it", how: "an equal one does, too", tests: "TestEqualEpochIsRefused",
