@@ -329,6 +329,7 @@ func (b *book) noteEvent(e Event) {
 		switch e.Kind {
 		case Acquired:
 			r.Token = e.Token // it may have been raised
+			delete(b.refused, e.Type)
 		case Committed:
 			r.LastCommit = time.Now()
 			r.Index = max(r.Index, e.Index)

@@ -106,6 +106,39 @@ func TestStatusOfAFileThatCannotBeUsed(t *testing.T) {
 	})
 }
 
+// A type is not refused any more when its file could be opened, however long the session takes: another type that cannot be served
+// does not take down the pool.
+func TestATypeThatIsServedIsNotRefused(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for _, typ := range []string{typ, "audit"} {
+			r.disk.WriteFile(dir+"/"+typ+".fpl", []byte("this is somebody else's file"))
+		}
+		p := r.start(func(c *Config) { c.Types, c.IdleTimeout = []string{typ, "audit"}, time.Hour })
+		r.publish(typ, 1)
+		time.Sleep(time.Minute)
+		if got := p.Status().of(t, typ); got.State != Refused {
+			t.Errorf("with somebody else's file: %+v", got)
+		}
+		if err := r.disk.Remove(testFile); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := p.Status().of(t, typ); got.State != Held || got.Appended != 1 {
+			t.Errorf("after that was removed: %+v", got)
+		}
+		r.publish("audit", 1)
+		time.Sleep(time.Minute)
+		if s := p.Status(); !s.Running || s.of(t, "audit").State != Refused || s.of(t, typ).State != Held {
+			t.Errorf("another type is refused: %+v", s)
+		}
+		r.publish(typ, 1)
+		time.Sleep(time.Minute)
+		r.complete(typ)
+		p.Stop()
+		p.end()
+	})
+}
+
 func TestStatusCountsLossesByCause(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
