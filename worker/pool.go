@@ -335,7 +335,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		p.book.setUnfit(typ, nil) // it is not held here any more
 	}
 	switch {
-	case drained && p.cfg.UntilEmpty:
+	case drained && p.cfg.UntilEmpty && (err == nil || errors.Is(err, errAsked)):
 		return false
 	case err == nil:
 		p.book.setRefused(typ, nil)

@@ -799,6 +799,41 @@ func TestARefusalThatIsOver(t *testing.T) {
 	})
 }
 
+// What goes wrong at the end of a session that has drained its type is told, also by a pool that ends with it.
+func TestUntilEmptyTellsOfAFailureAtTheVeryEnd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault func(r *rig, op storagetest.Op) *storagetest.Fault // once everything is acknowledged
+		want  error
+	}{
+		"full disk": {func(_ *rig, op storagetest.Op) *storagetest.Fault {
+			if op == storagetest.OpAppend {
+				return &storagetest.Fault{Err: syscall.ENOSPC}
+			}
+			return nil
+		}, storage.ErrNoSpace},
+		"moved file": {func(r *rig, _ storagetest.Op) *storagetest.Fault { r.disk.Remove(testFile); return nil }, storage.ErrIntegrity},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 10)
+				tap := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
+					time.Sleep(time.Millisecond) // meanwhile the last messages are acknowledged
+					if r.pending() > 0 {
+						return nil
+					}
+					return tc.fault(r, c.Op)
+				}}
+				if err := r.drain(inFiles(func(f *Files) { f.Storage.FS = tap })); !errors.Is(err, tc.want) {
+					t.Errorf("the pool ended with %v, want %v", err, tc.want)
+				}
+				if n := r.pending(); n > 0 {
+					t.Errorf("%d messages are pending: the scenario proves nothing", n)
+				}
+			})
+		})
+	}
+}
+
 // Wrong credentials do not get better by waiting.
 func TestMissingPermissionEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
