@@ -291,9 +291,12 @@ func (p *Pool) isServed(typ string) bool {
 	return p.served[typ]
 }
 
-// errAsked ends a session whose type somebody asked for. This pool then waits for standBack before it
-// competes for the lock again.
+// errAsked is what hold returns after a session that has ended in order because somebody asked for its type.
+// This pool then waits for standBack before it competes for the lock again.
 var errAsked = errors.New("the type was asked for")
+
+// inOrder tells whether a session that has ended with err has ended without a failure.
+func inOrder(err error) bool { return err == nil || errors.Is(err, errAsked) }
 
 const standBack = 2 * time.Second
 
@@ -326,29 +329,26 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 // before it does if that is necessary.
 func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, retry *wait.Backoff, giveUp context.CancelCauseFunc) bool {
 	log := p.logOf(typ)
-	if errors.Is(err, errAsked) {
-		p.book.noteEnd(typ, nil)
-	} else {
-		p.book.noteEnd(typ, err)
+	asked := errors.Is(err, errAsked)
+	if asked {
+		err = nil
 	}
+	p.book.noteEnd(typ, err)
 	if !drained {
 		p.book.setUnfit(typ, nil) // it is not held here any more
 	}
 	switch {
-	case drained && p.cfg.UntilEmpty && (err == nil || errors.Is(err, errAsked)):
+	case drained && p.cfg.UntilEmpty && err == nil:
 		return false
 	case err == nil:
 		p.book.setRefused(typ, nil)
 		retry.Reset()
-		return true
+		return !asked || p.pause(ctx, standBack)
 	case ctx.Err() != nil:
 		if !errors.Is(err, context.Cause(ctx)) {
 			log.Warn().Err(err).Msg("session failed while the pool was ending")
 		}
 		return false
-	case errors.Is(err, errAsked):
-		p.pause(ctx, standBack)
-		return true
 	case errors.Is(err, ErrPaused):
 		p.book.setRefused(typ, err)
 		return false
@@ -404,7 +404,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.T
 		looked = time.Time{} // what the last holder has drained meanwhile is not known
 	}
 	p.noteHeld(typ, lease)
-	defer func() { p.unlock(ctx, typ, lease, err == nil) }()
+	defer func() { p.unlock(ctx, typ, lease, inOrder(err)) }()
 	if t != share.TurnAsk && p.isDrained(ctx, typ, looked) { // a type that this pool asked for has traffic
 		return false, nil // by the previous holder: do not open the file, which would add a fence
 	}
@@ -447,15 +447,15 @@ func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Dur
 	return nil, waited, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
 }
 
-// unlock releases the type's lock. inOrder tells whether the session has ended without an error, of
-// which the release would be another one.
-func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, inOrder bool) {
+// unlock releases the type's lock. tell is false after a session that has ended with an error, of which
+// the release would be another one.
+func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, tell bool) {
 	defer p.book.noteHeld(typ, nil)
 	// With a context of its own: the session's has ended, and without a release the next holder
 	// would have to wait for the lease.
 	ctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 	defer cancel()
-	if err := lease.Release(ctx); err != nil && inOrder && !errors.Is(err, lock.ErrLost) {
+	if err := lease.Release(ctx); err != nil && tell && !errors.Is(err, lock.ErrLost) {
 		log := p.logOf(typ)
 		log.Warn().Err(err).Msg("lock not released yet; if the server does not answer, it expires")
 	}

@@ -1061,7 +1061,7 @@ func TestFailureDuringACancellationIsLogged(t *testing.T) {
 		p := r.start(nil)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("given up"))
-		for _, err := range []error{fmt.Errorf("fetch: %w", context.Cause(ctx)), syscall.EIO} {
+		for _, err := range []error{fmt.Errorf("fetch: %w", context.Cause(ctx)), errAsked, syscall.EIO} {
 			if p.goesOn(ctx, typ, false, err, &wait.Backoff{}, nil) {
 				t.Errorf("it goes on after %v", err)
 			}
@@ -1069,5 +1069,30 @@ func TestFailureDuringACancellationIsLogged(t *testing.T) {
 		if log := r.log.String(); strings.Count(log, `"error":`) != 1 || !strings.Contains(log, syscall.EIO.Error()) {
 			t.Errorf("logged:\n%s", log)
 		}
+	})
+}
+
+// Somebody who has asked for a type waits for its lock: that it is not released is no secret.
+func TestLockThatSomebodyWaitsForIsNotReleased(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var rec record
+		p := r.start(handle(rec.handler(), func(c *Config) {
+			c.Events = func(e Event) {
+				if e.Kind == Released {
+					r.locks.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+				}
+			}
+		}))
+		r.publish(typ, 1)
+		time.Sleep(time.Second)
+		if err := p.locker.RequestRelease(t.Context(), typ, "a test"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if !strings.Contains(r.log.String(), "lock not released yet") {
+			t.Error("the log does not say that the lock is not released")
+		}
+		r.locks.Inject(nil)
+		p.stop()
 	})
 }
