@@ -2,12 +2,10 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -56,19 +54,13 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 // acknowledge removes settled messages from the queue, retrying until it succeeds, the writer is
 // fenced, or the session is over.
 func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
-	retry := wait.Backoff{Min: watchMin, Max: watchMax}
-	for {
+	return s.insist(ctx, outage, "acknowledge", func() error {
 		began := time.Now()
 		// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
 		err := s.sink.ack(ctx, ids)
 		s.observe(StepAck, began, len(ids), err)
-		if errors.Is(err, storage.ErrFenced) || !outage.note(&s.log, err, "acknowledge") {
-			return err
-		}
-		if err := wait.For(ctx, retry.Next()); err != nil {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // ack raises the durable index in the registry of files, then removes the messages from the queue.

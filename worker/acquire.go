@@ -24,7 +24,7 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 	p.book.noteAsking(typ)
 	d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-	p.book.noteAnswer(typ, err)
+	p.book.noteAnswer(ctx, typ, err)
 	return d, err
 }
 
@@ -32,7 +32,7 @@ func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string, error) {
 	p.book.noteAsking("")
 	found, err := p.cfg.Queue.Pending(ctx, types, most)
-	p.book.noteAnswer("", err)
+	p.book.noteAnswer(ctx, "", err)
 	return found, err
 }
 

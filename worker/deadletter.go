@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
@@ -95,12 +94,11 @@ func (s *session) bury(ctx context.Context, letters ...queue.DeadLetter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name
 	}
-	retry := wait.Backoff{Min: watchMin, Max: watchMax}
-	var outage outage
-	for outage.note(&s.log, s.pool.cfg.Queue.MoveToDeadLetters(ctx, s.typ, letters), "put a message aside") {
-		if err := wait.For(ctx, retry.Next()); err != nil {
-			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
-		}
+	err := s.insist(ctx, &outage{}, "put a message aside", func() error {
+		return s.pool.cfg.Queue.MoveToDeadLetters(ctx, s.typ, letters)
+	})
+	if err != nil {
+		return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
 	}
 	for i := range letters {
 		l := letters[i]

@@ -72,7 +72,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 		}
 		msgs, memory, err := f.fetch(ctx, asking)
 		switch {
-		case f.outage.note(&f.log, err, "fetch"):
+		case f.outage.note(asking, &f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}
@@ -236,6 +236,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 	began := time.Now()
 	f.pool.book.noteAsking(f.typ)
 	msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes, Foreign: f.noteForeign})
+	f.pool.book.noteAnswer(asking, f.typ, err)
 	f.observe(StepFetch, began, len(msgs), err)
 	if err != nil || len(msgs) == 0 {
 		memory.give()

@@ -103,7 +103,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			size = 1
 			buried, err := h.buryKiller(ctx, &msgs[0])
 			if err == nil && !buried {
-				err = h.poison.trying(ctx, msgs[0].ID)
+				err = h.insist(ctx, &outage{}, "note which message is being handled", func() error { return h.poison.trying(ctx, msgs[0].ID) })
 			}
 			if err != nil {
 				return err

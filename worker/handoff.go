@@ -136,13 +136,13 @@ func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Cont
 
 // Report keeps one outage per operation, so that a failure is logged when it begins and when it is
 // over.
-func (v poolView) Report(what string, err error) (failed bool) {
+func (v poolView) Report(ctx context.Context, what string, err error) (failed bool) {
 	o := v.outages[what]
 	if o == nil {
 		o = &outage{}
 		v.outages[what] = o
 	}
-	return o.note(&v.log, err, what)
+	return o.note(ctx, &v.log, err, what)
 }
 
 // newRebalancer connects a pool with package share, which reads and writes the list of replicas

@@ -160,11 +160,14 @@ func (l *listener) left(ctx context.Context, types []string, from string, most i
 		if len(left) == most {
 			break
 		}
+		book := l.pool.book
+		book.noteAsking("")
 		err := l.lists.Ask(ctx, func(ctx context.Context) error {
-			found, err := l.pool.pending(ctx, some, most-len(left))
+			found, err := l.pool.cfg.Queue.Pending(ctx, some, most-len(left))
 			left = append(left, found...)
 			return err
 		})
+		book.noteAnswer(ctx, "", err) // a question that has taken too long was not called off
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +190,7 @@ func (l *listener) pending(ctx context.Context) (types []string, err error) {
 		types, err = l.pool.cfg.Queue.PendingTypes(ctx)
 		return err
 	})
-	book.noteAnswer("", err)
+	book.noteAnswer(ctx, "", err)
 	return types, err
 }
 
@@ -210,7 +213,7 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		looked()
 		// A server that is busy is asked less often, and by all pools together no more often than by ten.
 		pause := min(max(listenEvery, l.pool.rebalancer.Spread(listenShare*l.took)), listenMost)
-		if l.outage.note(&l.pool.log, err, "read which types have new messages, so each type is looked at by itself") {
+		if l.outage.note(ctx, &l.pool.log, err, "read which types have new messages, so each type is looked at by itself") {
 			pause = retry.Next()
 		} else {
 			retry.Reset()

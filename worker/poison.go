@@ -6,7 +6,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
@@ -103,18 +102,10 @@ func (p *poison) store(ctx context.Context) error {
 	return p.queue.SetHolderNote(ctx, p.typ, b)
 }
 
-// trying stores durably, before a message is handed over by itself, which one it is. It retries until
-// the session ends.
+// trying stores durably, before a message is handed over by itself, which one it is.
 func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	p.mark.Trying = id
-	retry := wait.Backoff{Min: watchMin, Max: watchMax}
-	var outage outage
-	for outage.note(p.log, p.store(ctx), "note which message is being handled") {
-		if err := wait.For(ctx, retry.Next()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.store(ctx)
 }
 
 // returned records that the handler has returned, having settled this many messages. It is stored

@@ -216,10 +216,10 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 		began := time.Now()
 		p.book.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
-		p.book.noteAnswer("", err)
+		p.book.noteAnswer(ctx, "", err)
 		took := time.Since(began)
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
-		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
+		if outage.note(ctx, &p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
 		fresh := slices.DeleteFunc(known, func(t string) bool { return !p.matches(t) || p.isServed(t) })

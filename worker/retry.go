@@ -14,15 +14,19 @@ import (
 )
 
 // Retries. Operations that fail are retried after a growing pause, unless a retry cannot help
-// (fatal). For the queue that is in the stages, with an outage for the log. For messages that a Handler
-// fails it is in retries, with Config.RetryMin and RetryMax as bounds of the pause.
+// (fatal). For the queue that is in the stages (session.insist), with an outage for the log. For messages
+// that a Handler fails it is in retries, with Config.RetryMin and RetryMax as bounds of the pause.
 
 // outage logs when an operation begins to fail and when it works again, not the failures in between.
 type outage struct{ down bool }
 
-// note logs a change, and reports whether err is an error. what completes "cannot …".
-func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
-	failed := err != nil && !errors.Is(err, context.Canceled)
+// note logs a change, and reports whether err is an error. what completes "cannot …". ctx is the context
+// of the operation.
+func (o *outage) note(ctx context.Context, log *zerolog.Logger, err error, what string) bool {
+	if calledOff(ctx, err) {
+		return true
+	}
+	failed := err != nil
 	if failed != o.down {
 		o.down = failed
 		if failed {
@@ -31,7 +35,28 @@ func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
 			log.Info().Msgf("can %s again", what)
 		}
 	}
-	return err != nil
+	return failed
+}
+
+// calledOff reports whether err only says that an operation was called off: its context has ended. The
+// error may be the cause of that, for example a lost lease. It tells nothing about who was asked.
+func calledOff(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled))
+}
+
+// insist repeats try until it succeeds, the session is over, or another writer has fenced it. what completes
+// "cannot …".
+func (s *session) insist(ctx context.Context, outage *outage, what string, try func() error) error {
+	retry := wait.Backoff{Min: watchMin, Max: watchMax}
+	for {
+		err := try()
+		if errors.Is(err, storage.ErrFenced) || !outage.note(ctx, &s.log, err, what) {
+			return err
+		}
+		if err := wait.For(ctx, retry.Next()); err != nil {
+			return err
+		}
+	}
 }
 
 // fatal reports whether a retry cannot help, because a person has to change something.

@@ -284,18 +284,15 @@ func (b *book) wantsNoMore(typ string) (since time.Time) {
 	return since
 }
 
-// noteAnswer records the answer of the queue to a question about a type, or about all types ("").
-func (b *book) noteAnswer(typ string, err error) {
+// noteAnswer records the answer of the queue to a question about a type, or about all types (""). A
+// question that was called off, because ctx has ended, says nothing about the server.
+func (b *book) noteAnswer(ctx context.Context, typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.answer(b.record(typ), err)
-}
-
-// answer is noteAnswer with b.mu held. A canceled question says nothing about the server.
-func (b *book) answer(r *typeRecord, err error) {
+	r := b.record(typ)
 	r.asking = time.Time{}
 	switch {
-	case errors.Is(err, context.Canceled):
+	case calledOff(ctx, err):
 	case err == nil:
 		b.answered, b.failure = time.Now(), nil
 	default:
@@ -362,10 +359,7 @@ func (b *book) progress(o Observation) {
 	defer b.mu.Unlock()
 	r := b.record(o.Type)
 	r.beat = time.Now()
-	switch {
-	case o.Step == StepFetch:
-		b.answer(r, o.Err)
-	case o.Step == StepAck && o.Err == nil && o.Messages > 0:
+	if o.Step == StepAck && o.Err == nil && o.Messages > 0 {
 		r.failing = false // an acknowledgement shows that messages get through
 		b.restate(o.Type)
 	}

@@ -70,7 +70,7 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 		return share.TurnNone, true, nil
 	case fatal(err):
 		return share.TurnNone, true, err
-	case w.outage.note(&w.log, err, "look for messages"):
+	case w.outage.note(ctx, &w.log, err, "look for messages"):
 		w.pause(ctx, w.poll.Next())
 		w.news = true
 	case d.Pending > 0 && paused:

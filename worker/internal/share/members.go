@@ -134,7 +134,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 		return q.Heartbeat(ctx, r.me(ctx))
 	})
 	r.hears(err)
-	r.view.Report("tell the other workers about this one", err)
+	r.view.Report(ctx, "tell the other workers about this one", err)
 	var settings map[string]queue.Settings
 	var unset error
 	_ = r.reading.Ask(ctx, func(reading context.Context) error {
@@ -146,7 +146,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 		w := r.window
 		members, err := w.look(reading, q.Members)
 		r.hears(err)
-		if !r.view.Report("read what other workers do", err) {
+		if !r.view.Report(ctx, "read what other workers do", err) {
 			r.learn(members, w)
 			for _, id := range r.gone(members) {
 				_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
@@ -155,7 +155,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 		asked.Wait()
 		return errors.Join(err, unset)
 	})
-	if !r.view.Report("read which types are paused", unset) {
+	if !r.view.Report(ctx, "read which types are paused", unset) {
 		r.setPaused(settings)
 	}
 	r.seek()

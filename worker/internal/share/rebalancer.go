@@ -43,8 +43,8 @@ type View interface {
 	// Troubles returns the errors that keep the pool from draining types now, by type.
 	Troubles() map[string]string
 	// Report logs when the operation what begins to fail and when it works again, and returns
-	// whether err is an error.
-	Report(what string, err error) (failed bool)
+	// whether err is an error. What the end of ctx has called off has not failed.
+	Report(ctx context.Context, what string, err error) (failed bool)
 	// Parting returns a context with timeout most for the last writes of a pool, which also ends
 	// early if the pool stops and the queue does not answer.
 	Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc)

@@ -420,8 +420,8 @@ func (d *slowReads) AllSettings(context.Context) (map[string]queue.Settings, err
 	return nil, nil
 }
 
-func (awake) Troubles() map[string]string              { return nil }
-func (awake) Report(_ string, err error) (failed bool) { return err != nil }
+func (awake) Troubles() map[string]string                                 { return nil }
+func (awake) Report(_ context.Context, _ string, err error) (failed bool) { return err != nil }
 func (awake) Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, most)
 }
