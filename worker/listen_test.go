@@ -344,6 +344,21 @@ func sessionGoroutines() (n int) {
 	return n
 }
 
+// The log says what the listener can do again, and not what it did meanwhile.
+func TestListenerThatWorksAgain(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.calls(queuetest.Unreachable, queuetest.OpNotifications)
+		p := r.start(nil)
+		time.Sleep(10 * time.Second)
+		r.calls(queuetest.None)
+		time.Sleep(10 * time.Second)
+		if log := r.log.String(); !strings.Contains(log, `"can read which types have new messages again"`) {
+			t.Errorf("the log does not say that notifications can be read:\n%s", log)
+		}
+		p.stop()
+	})
+}
+
 // With no notification at all a message is appended within sweepMost, also when so much is pending that sweeps are rare: of an idle
 // type, of an idle session, of a type that nobody has heard of.
 func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
