@@ -44,14 +44,17 @@ func calledOff(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled))
 }
 
-// insist repeats try until it succeeds, the session is over, or another writer has fenced it. what completes
-// "cannot …".
+// insist repeats try until it succeeds, the session is over, or another writer has fenced it. Meanwhile the
+// type is blocked. what completes "cannot …".
 func (s *session) insist(ctx context.Context, outage *outage, what string, try func() error) error {
 	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	for {
 		err := try()
 		if errors.Is(err, storage.ErrFenced) || !outage.note(ctx, &s.log, err, what) {
 			return err
+		}
+		if !calledOff(ctx, err) {
+			s.noteFailing(err)
 		}
 		if err := wait.For(ctx, retry.Next()); err != nil {
 			return err

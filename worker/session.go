@@ -216,7 +216,7 @@ func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
 	return mergeContext(ctx, s.ended)
 }
 
-// noteFailing records that a message fails and is retried, for Status.
+// noteFailing records that a message, or what is to be done about it, fails and is retried, for Status.
 func (s *session) noteFailing(err error) {
 	s.pool.book.note(s.typ, func(r *typeRecord) {
 		r.failing = true

@@ -84,6 +84,31 @@ func TestStatusOfAMessageThatFails(t *testing.T) {
 	})
 }
 
+// A type whose messages cannot be acknowledged, or put aside, is blocked until they can.
+func TestStatusOfAnAcknowledgementThatFails(t *testing.T) {
+	refuse := inFiles(func(f *Files) { f.Filter = func(queue.Message) error { return errors.New("not wanted") } })
+	for op, change := range map[queuetest.Op]func(*Config){queuetest.OpAck: func(*Config) {}, queuetest.OpMoveToDeadLetters: refuse} {
+		t.Run(string(op), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.calls(queuetest.Lost, op)
+				p := r.start(func(c *Config) { c.IdleTimeout = time.Hour; change(c) })
+				r.publish(typ, 1)
+				time.Sleep(10 * time.Second)
+				got := p.Status().of(t, typ)
+				if got.State != Blocked || !got.Held || !strings.Contains(got.LastError, "the answer was lost") || time.Since(got.LastErrorAt) > time.Minute {
+					t.Errorf("while it fails: %+v", got)
+				}
+				r.calls(queuetest.None)
+				time.Sleep(10 * time.Second)
+				if got := p.Status().of(t, typ); got.State != Held {
+					t.Errorf("after it: %+v", got)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
 func TestStatusOfAFileThatCannotBeUsed(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		if err := r.disk.Mkdir(dir); err != nil && !errors.Is(err, os.ErrExist) {
