@@ -64,7 +64,7 @@ func (p *poison) begin(ctx context.Context) error {
 		before = sessionMark{} // written by a later version or another program: ignore it
 	}
 	now := sessionMark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
-	if before.First == now.First {
+	if before.First == now.First && !now.First.IsZero() { // a session that began without messages had nothing to get on with
 		now.Starts = max(before.Starts+1, 1)
 	}
 	if now.Deaths == nil || len(now.Deaths) >= maxSuspects {

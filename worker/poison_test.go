@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/rs/zerolog"
 )
 
 // processes runs one worker process after the other until one has drained the type, most at most. A process in which kill says so ends
@@ -117,4 +118,16 @@ func TestMarkCostsOneWritePerSession(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Nothing is remarkable about a session that begins without messages, as after a hand-over, however many of them there are in a row.
+func TestSessionsWithoutMessagesAreNotSuspicious(t *testing.T) {
+	log := zerolog.Nop()
+	q := queuetest.NewMemory()
+	for range 3 {
+		p := poison{queue: q, typ: typ, log: &log, batch: 10}
+		if err := p.begin(t.Context()); err != nil || p.oneByOne > 0 {
+			t.Errorf("%d messages are handled one by one (%v)", p.oneByOne, err)
+		}
+	}
 }
