@@ -26,7 +26,7 @@ type handlerSink struct {
 // open starts with an empty ledger, because without a file nobody knows what earlier sessions have
 // handled. Within the session the ledger keeps the order, and lets no message be handled twice.
 func (h *handlerSink) open(ctx context.Context) error {
-	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch}
+	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch, instance: h.pool.instance}
 	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
 	return h.poison.begin(ctx)
 }
@@ -162,7 +162,7 @@ func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried 
 	}
 	h.poison.buried(m.ID)
 	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Attempts: deaths,
-		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", deaths)})
+		Reason: fmt.Sprintf("%d times the worker's process ended, or lost its lock, while it handled this message by itself", deaths)})
 }
 
 // fenced handles the answer of a destination that refuses the token. nil means that the token was

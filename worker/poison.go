@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/rs/zerolog"
 )
 
@@ -27,7 +28,8 @@ const (
 type sessionMark struct {
 	First  queue.ID         `json:"first"`  // the first pending message when the session began
 	Starts int              `json:"starts"` // sessions in a row that began with it
-	Trying queue.ID         `json:"trying"` // the message that is being handled by itself
+	Trying queue.ID         `json:"trying"` // the message that is being handled by itself …
+	By     string           `json:"by"`     // … and the instance of the pool that does
 	Deaths map[queue.ID]int `json:"deaths"` // how often a session ended while it handled a message by itself; messages that returned are removed
 }
 
@@ -44,6 +46,8 @@ type poison struct {
 	typ   string
 	log   *zerolog.Logger
 	batch int // messages that the handler has at a time, at most
+
+	instance string // of the pool: it lives
 
 	mark     sessionMark
 	oneByOne int // how many more messages are handed over one at a time
@@ -70,7 +74,7 @@ func (p *poison) begin(ctx context.Context) error {
 	if now.Deaths == nil || len(now.Deaths) >= maxSuspects {
 		now.Deaths = map[queue.ID]int{}
 	}
-	if !before.Trying.IsZero() {
+	if !before.Trying.IsZero() && before.By != p.instance { // a session of this pool has lost its lock, no process has died
 		now.Deaths[before.Trying]++
 	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
@@ -104,7 +108,7 @@ func (p *poison) store(ctx context.Context) error {
 
 // trying stores durably, before a message is handed over by itself, which one it is.
 func (p *poison) trying(ctx context.Context, id queue.ID) error {
-	p.mark.Trying = id
+	p.mark.Trying, p.mark.By = id, p.instance
 	return p.store(ctx)
 }
 
@@ -122,10 +126,10 @@ func (p *poison) returned(ctx context.Context, settled int) {
 	}
 }
 
-// end clears the mark at the end of a session. A session that lost its lock must not: there may be a
-// successor, whose mark that would overwrite.
+// end clears the mark at the end of a session. A session that lost its lock, or was fenced, must not: there
+// may be a successor, whose mark that would overwrite.
 func (p *poison) end(err error) {
-	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) {
+	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced) {
 		return
 	}
 	p.mark = sessionMark{}

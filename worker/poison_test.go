@@ -2,12 +2,14 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/rs/zerolog"
@@ -129,5 +131,60 @@ func TestSessionsWithoutMessagesAreNotSuspicious(t *testing.T) {
 		if err := p.begin(t.Context()); err != nil || p.oneByOne > 0 {
 			t.Errorf("%d messages are handled one by one (%v)", p.oneByOne, err)
 		}
+	}
+}
+
+// careful begins a session that hands over one message at a time, because two have begun with the first one that is pending.
+func careful(t *testing.T, q marks, instance string) *poison {
+	t.Helper()
+	log := zerolog.Nop()
+	for range 2 {
+		p := &poison{queue: q, typ: typ, log: &log, batch: 10, instance: instance}
+		if err := p.begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if p.oneByOne > 0 {
+			return p
+		}
+	}
+	t.Fatal("no session is careful")
+	return nil
+}
+
+// A pool whose session lost its lock while it had a message by itself knows that its process lives. Another pool does not.
+func TestALostLockIsNoDeathForItsPool(t *testing.T) {
+	m := *message(1, 1)
+	m.Type = typ
+	for successor, deaths := range map[string]int{"a": 0, "b": 1} {
+		q := queuetest.NewMemory()
+		if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
+			t.Fatal(err)
+		}
+		p := careful(t, q, "a")
+		if err := p.trying(t.Context(), m.ID); err != nil {
+			t.Fatal(err)
+		}
+		p.end(lock.ErrLost)
+		if n, _ := careful(t, q, successor).killer(m.ID); n != deaths {
+			t.Errorf("%q counts %d deaths of %q", successor, n, "a")
+		}
+	}
+}
+
+// A session that was fenced has a successor, whose mark it leaves as it is.
+func TestFencedSessionLeavesTheMarkOfItsSuccessor(t *testing.T) {
+	m := *message(1, 1)
+	m.Type = typ
+	q := queuetest.NewMemory()
+	if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	fenced, successor := careful(t, q, "a"), careful(t, q, "b")
+	if err := successor.trying(t.Context(), m.ID); err != nil {
+		t.Fatal(err)
+	}
+	fenced.end(fmt.Errorf("the handler: %w", ErrFenced))
+	if n, _ := careful(t, q, "c").killer(m.ID); n != 1 {
+		t.Errorf("%d deaths of the successor were noted", n)
 	}
 }
