@@ -187,6 +187,7 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 // attempt hands msgs to the handler once. It returns those that are not settled, in order, and
 // whether any message failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
+	ctx = withEnds(ctx, func() bool { return h.ending(ctx) })
 	errs := narrow(ctx, h.handler, h.lease, msgs)
 	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {
 		// rule: a holder that has a successor judges no message.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -221,7 +222,7 @@ func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (er
 
 // narrow hands msgs to h and returns the outcome of each, as in a BatchError. If they fail as a
 // whole, it hands over the first half and, if that succeeds, the second half, and so on recursively.
-// So at most one message counts as failed.
+// So at most one message counts as failed. If the session is to end, it hands over no part.
 func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) []error {
 	if ctx.Err() != nil {
 		return batchError(len(msgs), 0, ErrNotTried).Errs
@@ -238,16 +239,30 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 		return batch.Errs
 	case len(msgs) == 1:
 		return []error{err}
+	case ends(ctx): // a stop does not wait for the parts of a batch that has failed
+		return batchError(len(msgs), 0, ErrNotTried).Errs
 	}
 	mid := len(msgs) / 2
 	errs := narrow(ctx, h, lease, msgs[:mid])
-	for _, err := range errs {
-		if err != nil {
-			// rule: nothing behind a message that failed, or the order would be lost.
-			return append(errs, batchError(len(msgs)-mid, 0, ErrNotTried).Errs...)
-		}
+	if ends(ctx) || slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		// rule: nothing behind a message that failed, or the order would be lost.
+		return append(errs, batchError(len(msgs)-mid, 0, ErrNotTried).Errs...)
 	}
 	return append(errs, narrow(ctx, h, lease, msgs[mid:])...)
+}
+
+// endsKey is the key of a func() bool in a context: narrow may be called by Keyed, to which only a context leads.
+type endsKey struct{}
+
+// withEnds returns a context for narrow, which asks ending whether the session is to end.
+func withEnds(ctx context.Context, ending func() bool) context.Context {
+	return context.WithValue(ctx, endsKey{}, ending)
+}
+
+// ends tells whether the session that has called a handler with ctx is to end.
+func ends(ctx context.Context) bool {
+	ending, ok := ctx.Value(endsKey{}).(func() bool)
+	return ok && ending()
 }
 
 // withTimeout bounds every call of h by d; 0 means no bound. After a timeout the error says so.

@@ -496,6 +496,44 @@ func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 	})
 }
 
+// A stop waits for the batch that is being handled. If that fails, it is not tried again, in parts neither.
+func TestStopDividesNoBatch(t *testing.T) {
+	for name, wrap := range map[string]func(Handler) Handler{
+		"batch": func(h Handler) Handler { return h },
+		"keyed": func(h Handler) Handler { return Keyed(func(queue.Message) string { return "" }, 2, h) },
+	} {
+		for _, works := range []bool{false, true} { // the part that is being handled when the pool is stopped
+			t.Run(fmt.Sprint(name, " ", works), func(t *testing.T) {
+				onRig(t, func(t *testing.T, r *rig) {
+					var sizes []int
+					stop := make(chan struct{}, 100)
+					r.publish(typ, 100)
+					p := r.start(handle(wrap(HandlerFunc(func(_ context.Context, _ Lease, msgs []queue.Message) error {
+						if sizes = append(sizes, len(msgs)); len(sizes) == 1 && works {
+							return errors.New("too many")
+						}
+						stop <- struct{}{}
+						time.Sleep(10 * time.Second)
+						if works {
+							return nil
+						}
+						return errors.New("never")
+					})), deadLetters))
+					<-stop
+					p.stop()
+					want, left := []int{100}, 100
+					if works {
+						want, left = []int{100, 50}, 50
+					}
+					if !slices.Equal(sizes, want) || r.pending() != left || len(r.letters()) > 0 {
+						t.Errorf("batches of %v messages were handed over, want %v; %d are pending, want %d; %d dead letters", sizes, want, r.pending(), left, len(r.letters()))
+					}
+				})
+			})
+		}
+	}
+}
+
 // An error that a handler returns because its session is over is no failure of a message: nothing is logged, counted, or put aside.
 func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
