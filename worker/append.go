@@ -309,6 +309,12 @@ func (s *session) trimLedger() {
 			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
 	}
 	s.trimLoose()
+	s.trimProducers("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
+		"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+}
+
+// trimProducers bounds how many producers the ledger remembers, and warns once per session if some are forgotten early.
+func (s *session) trimProducers(warning string) {
 	forgotten, full := s.ledger.TrimProducers()
 	if full {
 		s.sweepNow.Store(true)
@@ -319,8 +325,8 @@ func (s *session) trimLedger() {
 	s.count(func(st *Stats) { st.Forgotten += uint64(forgotten) })
 	if !s.producersFull {
 		s.producersFull = true
-		s.log.Warn().Int("max", most).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
-			"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+		_, most := s.ledger.Load()
+		s.log.Warn().Int("max", most).Msg(warning)
 	}
 }
 

@@ -71,6 +71,8 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 			}
 		}
 		h.trimLoose()
+		h.trimProducers("more producers than a session remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
+			"handled has it handled twice, and the next message of one that goes on waits for another sweep over the backlog")
 		if err := h.buryRefused(ctx); err != nil {
 			return err
 		}

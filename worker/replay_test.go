@@ -81,6 +81,18 @@ func TestStateOfALaterVersion(t *testing.T) {
 	})
 }
 
+// insertOfMany stores messages, each of another producer, of more than a ledger remembers.
+func (r *rig) insertOfMany() (n int) {
+	_, most := ledger.New(ledger.Options{}).Load()
+	n = max(most, maxGrowth) + 30_000
+	msgs := make([]queue.Message, n)
+	for i := range msgs {
+		msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 1)
+	}
+	r.insert(msgs...)
+	return n
+}
+
 // TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Opening a file takes in
 // what is behind its last checkpoint, so a checkpoint comes before that is much, even if every session is killed.
 func TestManyProducersAreDrained(t *testing.T) {
@@ -88,13 +100,7 @@ func TestManyProducersAreDrained(t *testing.T) {
 		t.Skip("much computation and no concurrency")
 	}
 	onRig(t, func(t *testing.T, r *rig) {
-		_, most := ledger.New(ledger.Options{}).Load()
-		n := max(most, maxGrowth) + 30_000
-		msgs := make([]queue.Message, n)
-		for i := range msgs {
-			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 1)
-		}
-		r.insert(msgs...)
+		n := r.insertOfMany()
 		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
 		if err := p.end(); err != nil {
 			t.Fatal(err)
@@ -110,6 +116,27 @@ func TestManyProducersAreDrained(t *testing.T) {
 		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk})
 		if err != nil || rep.Checkpoints != 2 { // one on the way, one at the end
 			t.Errorf("%d checkpoints, %v", rep.Checkpoints, err)
+		}
+	})
+}
+
+// A session with a handler, too, remembers no more producers than that.
+func TestManyProducersAreHandled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		n := r.insertOfMany()
+		nothing := HandlerFunc(func(context.Context, Lease, []queue.Message) error { return nil })
+		p := r.start(handle(nothing, func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 }))
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.Stats(); s.Handled != uint64(n) || s.Forgotten < 30_000 || s.Forgotten > 60_000 {
+			t.Errorf("handled %d, forgot %d", s.Handled, s.Forgotten)
+		}
+		if log := r.log.String(); strings.Count(log, "more producers than a session remembers") != 1 || strings.Contains(log, "the file") {
+			t.Errorf("logged:\n%s", log)
 		}
 	})
 }

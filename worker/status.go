@@ -66,7 +66,7 @@ type Stats struct {
 	Duplicates uint64 // redelivered messages that the files refused
 	Repeated   uint64 // copies under another ID that were not appended: the same idempotency key, or a delayed message promoted twice
 	Gaps       uint64 // declared gaps
-	Forgotten  uint64 // producers that were forgotten early, because a file cannot remember more
+	Forgotten  uint64 // producers that were forgotten early, because a file, or a session with a Handler, remembers no more
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
 	Handled    uint64 // messages that a Handler has handled
 	Retries    uint64 // calls of a Handler after one that failed
