@@ -10,8 +10,8 @@ type EventKind int
 // Kinds of events, for Config.Events.
 const (
 	Acquired  EventKind = iota + 1 // a session of the type has begun
-	Released                       // … and ended without an error
-	Lost                           // … or with one: a lost lease, a failing disk
+	Released                       // … and ended without an error, or because Run was cancelled
+	Lost                           // … or with an error: a lost lease, a failing disk
 	Committed                      // messages are durable in the file, or were handled
 	Dead                           // a message has become a dead letter
 	Rotated                        // the file reached its size limit; the type continues in a new one

@@ -47,15 +47,16 @@ func newSession(p *replica, typ string, lease *lock.Lease) *session {
 // What happens before and after the pipeline has functions of its own: what they need of the stack is
 // not kept for each of thousands of sessions.
 func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err error) {
-	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
+	pool := ctx
+	defer func() { s.noteLoss(pool, err) }()
 	// The session lives on the lease's context: loss cancels everything with its cause.
-	ctx, cancel := mergeContext(s.lease.Context(), ctx)
+	ctx, cancel := mergeContext(s.lease.Context(), pool)
 	defer cancel()
 	if open, err := s.begin(ctx, slot); !open {
 		return false, err
 	}
 	drained, err = s.pipeline(ctx)
-	return drained, s.finish(withCause(ctx, err))
+	return drained, s.finish(pool, withCause(ctx, err))
 }
 
 // begin opens the file in the slot. It returns false with an error, or if the pool stops.
@@ -81,14 +82,20 @@ func (s *session) begin(ctx context.Context, slot *openingSlot) (open bool, err 
 }
 
 // finish closes the file after the pipeline has ended with err. It returns that or, if it is nil, its own error.
-func (s *session) finish(err error) error {
+// pool is the context of the pool.
+func (s *session) finish(pool context.Context, err error) error {
 	err = s.sink.close(err)
-	outcome := "released the type"
-	if err != nil {
+	var outcome string
+	switch {
+	case err == nil:
+		outcome = "released the type"
+		s.emit(Event{Kind: Released})
+	case cancelled(pool, err):
+		outcome = "stopped serving the type: the pool was cancelled"
+		s.emit(Event{Kind: Released})
+	default:
 		outcome = "stopped serving the type after an error" // which goesOn logs, or Run returns
 		s.emit(Event{Kind: Lost, Err: err})
-	} else {
-		s.emit(Event{Kind: Released})
 	}
 	s.sink.describe(s.log.Info()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
 		Uint64("gaps", s.gaps).Msg(outcome)

@@ -333,7 +333,11 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 	if asked {
 		err = nil
 	}
-	p.book.noteEnd(typ, err)
+	if cancelled(ctx, err) {
+		p.book.noteEnd(typ, nil)
+	} else {
+		p.book.noteEnd(typ, err)
+	}
 	if !drained {
 		p.book.setUnfit(typ, nil) // it is not held here any more
 	}
@@ -345,7 +349,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		retry.Reset()
 		return !asked || p.pause(ctx, standBack)
 	case ctx.Err() != nil:
-		if !errors.Is(err, context.Cause(ctx)) {
+		if !cancelled(ctx, err) {
 			log.Warn().Err(err).Msg("session failed while the pool was ending")
 		}
 		return false

@@ -1065,6 +1065,9 @@ func TestFailureDuringACancellationIsLogged(t *testing.T) {
 			if p.goesOn(ctx, typ, false, err, &wait.Backoff{}, nil) {
 				t.Errorf("it goes on after %v", err)
 			}
+			if failed := p.Status().of(t, typ).LastError != ""; failed != (err == syscall.EIO) {
+				t.Errorf("%v is an error of the type: %v", err, failed)
+			}
 		}
 		if log := r.log.String(); strings.Count(log, `"error":`) != 1 || !strings.Contains(log, syscall.EIO.Error()) {
 			t.Errorf("logged:\n%s", log)
@@ -1094,5 +1097,27 @@ func TestLockThatSomebodyWaitsForIsNotReleased(t *testing.T) {
 		}
 		r.locks.Inject(nil)
 		p.stop()
+	})
+}
+
+// A pool that is cancelled has no trouble with its types: neither the log nor an event says so.
+func TestACancellationIsNoErrorOfAType(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		events, cancel := p.Subscribe(10, Acquired, Released, Lost)
+		defer cancel()
+		r.publish(typ, 1)
+		time.Sleep(time.Second)
+		r.calls(queuetest.Hang, queuetest.OpAck) // something is in hand
+		r.publish(typ, 1)
+		time.Sleep(time.Second)
+		p.cancel()
+		<-p.done
+		if got := kinds(events); !slices.Equal(got, []string{typ + " acquired 0", typ + " released 0"}) {
+			t.Errorf("events %v", got)
+		}
+		if log := r.log.String(); !strings.Contains(log, "stopped serving the type: the pool was cancelled") || strings.Contains(log, "error") {
+			t.Errorf("logged:\n%s", log)
+		}
 	})
 }

@@ -130,6 +130,11 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
+// cancelled reports whether err is the end of ctx, which has ended.
+func cancelled(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+}
+
 // pause waits for d, or until the session is to end.
 func (s *session) pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
