@@ -285,6 +285,10 @@ func (f *fetcher) wasAll(ctx, asking context.Context) (bool, error) {
 // a full sweep has found nothing that can be appended, and the session is idle, in the way of another
 // type, or only there to drain (UntilEmpty).
 func (f *fetcher) emptied(ctx context.Context) bool {
+	if f.full { // everything in flight is acknowledged, so the ledger, which the append stage owns, is idle
+		f.ledger.SweepEnded()
+		f.tellHeld()
+	}
 	held := f.held.Load()
 	nothing := f.full && f.clean
 	onlyIncomplete := f.full && held != nil && held.Overdue

@@ -277,3 +277,42 @@ func TestStraysAreNamedOnce(t *testing.T) {
 		}
 	})
 }
+
+// A message that waits, and that somebody purges, is not waited for any longer: the session of a quiet type rests.
+func TestNobodyWaitsForWhatWasPurged(t *testing.T) {
+	for name, waits := range map[string]uint64{"unfit": 2, "behind a gap": 3} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				p := r.start(func(c *Config) { c.IdleTimeout, c.GapTimeout = 24*time.Hour, time.Hour })
+				r.put(1, 1, waits)
+				if waits == 2 {
+					r.spoil(badHeader, 2)
+				}
+				time.Sleep(10 * time.Second)
+				if n := r.left(); n != 1 {
+					t.Fatalf("%d messages wait, want 1", n)
+				}
+				if err := r.queue.Ack(t.Context(), typ, []queue.ID{message(1, waits).ID}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute)
+				before := r.queue.Calls(queuetest.OpFetch)
+				time.Sleep(10 * time.Minute)
+				if n := r.queue.Calls(queuetest.OpFetch) - before; n > 10 {
+					t.Errorf("%d fetches in ten minutes: something is waited for", n)
+				}
+				r.put(1, 4)
+				r.put(2, 1)
+				time.Sleep(time.Minute)
+				if n := r.left(); n != 1 {
+					t.Errorf("%d messages wait, want the one behind the gap", n)
+				}
+				time.Sleep(time.Hour)
+				p.stop()
+				if got, want := contents(t, r.disk, testFile), []string{"1/1", "2/1", "1/4"}; !slices.Equal(got, want) {
+					t.Errorf("the file holds %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}

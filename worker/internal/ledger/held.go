@@ -100,6 +100,18 @@ func (l *Ledger) firstHeld() (id queue.ID, ok bool) {
 	return id, ok
 }
 
+// SweepEnded forgets the messages that waited and are gone. Call it when a full sweep has come to the end of the queue, with
+// everything that it has read settled: what is still pending was seen by it. Later messages of these producers
+// that have to wait, wait for their own missing ones.
+func (l *Ledger) SweepEnded() {
+	sweep := l.Sweep()
+	for producer, h := range l.held {
+		if h.seen != sweep {
+			delete(l.held, producer)
+		}
+	}
+}
+
 // lookAgain reports whether any message waits for a full sweep: see admitUnheard.
 func (l *Ledger) lookAgain() bool {
 	for producer := range l.held {
