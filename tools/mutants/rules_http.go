@@ -12,7 +12,14 @@ var httpRules = []rule{
 		old: `in 64 hex digits", n)`, new: `in 64 hex digits: %s", n, fields[1])`},
 	{file: "cmd/internal/api/access.go", rule: "how long it takes does not tell how much of a token is right", untested: "the difference is below what a test can measure"},
 	{file: "cmd/internal/api/reload.go", rule: "a file that cannot be used changes nothing", tests: "TestRevokedToken",
-		old: `if value, err := r.read(); err != nil {`, new: `value, err := r.read(); if r.value = value; err != nil {`},
+		old: `	value, err := r.readWhole()
+`, new: `	value, err := r.readWhole()
+	r.value = value
+`},
+	{file: "cmd/internal/api/reload.go", rule: "a file that was removed is like one that was emptied", tests: "TestLastTokenIsRevoked",
+		old: `	if errors.Is(err, fs.ErrNotExist) {
+		err = nil`, new: `	if false {
+		err = nil`},
 	{file: "cmd/internal/api/tls.go", rule: "without a certificate of a client that the authority has signed there is no connection", tests: "TestTLS",
 		old: `= tls.RequireAndVerifyClientCert,`, new: `= tls.VerifyClientCertIfGiven,`},
 	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "none does", tests: "TestIdleConnectionsMakeRoom",

@@ -48,9 +48,18 @@ type token struct {
 // Tokens are the clients that are answered. Safe for concurrent use.
 type Tokens struct{ file *reloaded[[]token] }
 
-// LoadTokens reads a file of tokens. It is read again when it has changed.
+// LoadTokens reads a file of tokens, which has one at least. It is read again when it has changed: without tokens, or removed, it lets nobody in.
 func LoadTokens(path string) (*Tokens, error) {
 	file, err := load(func(texts [][]byte) ([]token, error) { return parseTokens(texts[0]) }, path)
+	if err == nil && len(file.value) == 0 {
+		err = fmt.Errorf("%s: there is no token in it", path)
+	}
+	file.none = func(tokens []token) string {
+		if len(tokens) > 0 {
+			return ""
+		}
+		return "there is no token in the file any more: every request gets 401 until there is one"
+	}
 	return &Tokens{file}, err
 }
 
@@ -66,7 +75,10 @@ func NewToken(name string, scopes, types []string) (secret, line string, err err
 	if len(strings.Fields(line)) != len(fields) {
 		return "", "", errors.New("names, scopes and types have no spaces, and are not empty")
 	}
-	_, err = parseTokens([]byte(line))
+	tokens, err := parseTokens([]byte(line))
+	if err == nil && len(tokens) == 0 {
+		err = fmt.Errorf("the name %s would make the line a comment; use one that does not begin with #", name)
+	}
 	return secret, line, err
 }
 
@@ -113,13 +125,7 @@ func parseTokens(text []byte) (tokens []token, err error) {
 		}
 		tokens = append(tokens, t)
 	}
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	if len(tokens) == 0 {
-		return nil, errors.New("there is no token in it")
-	}
-	return tokens, nil
+	return tokens, in.Err()
 }
 
 // Access says which requests are answered. The zero value answers all.

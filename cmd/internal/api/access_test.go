@@ -193,6 +193,56 @@ func TestRevokedToken(t *testing.T) {
 	}
 }
 
+// Who removes the last token, or the whole file, has revoked that token. A file that is filled again lets in again.
+func TestLastTokenIsRevoked(t *testing.T) {
+	t.Parallel()
+	for name, revoke := range map[string]func(path string) error{
+		"an empty file":  func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"only a comment": func(path string) error { return os.WriteFile(path, []byte("# nobody\n\n"), 0o600) },
+		"no file":        os.Remove,
+		"no directory":   func(path string) error { return os.RemoveAll(filepath.Dir(path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "secrets")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "tokens")
+			secret := tokens(t, path, [3]string{"shop", "publish,read", ""})
+			file, err := LoadTokens(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := start(t, func(o *Options) { o.Access.Tokens = file })
+			s.writer("orders").put(1)
+			ask := func(token string) int { return s.do("GET", "/v1/types", "", "Authorization", token).status }
+			tail := s.tail("orders", "?from=0", "Authorization", secret["shop"])
+			if e := tail.next(); e.id != "0" {
+				t.Fatalf("%+v", e)
+			}
+			if err := revoke(path); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the token is refused", func() bool { return ask(secret["shop"]) == 401 })
+			if e := tail.next(); e.event != "problem" || !strings.Contains(e.data, "revoked") {
+				t.Errorf("%+v", e)
+			}
+			if n := strings.Count(s.log.String(), "there is no token in the file any more"); n < 1 || n > 2 { // 2: the file was seen half written
+				t.Errorf("the log tells %d times that nobody comes in:\n%s", n, s.log)
+			}
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			other := tokens(t, path, [3]string{"other", "read", ""})
+			until(t, "a new token is taken", func() bool { return ask(other["other"]) == 200 })
+			if got := ask(secret["shop"]); got != 401 {
+				t.Errorf("the revoked token: %d", got)
+			}
+		})
+	}
+}
+
 // authority signs certificates.
 type authority struct {
 	t    testing.TB

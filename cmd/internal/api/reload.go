@@ -1,7 +1,9 @@
 package api
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -13,6 +15,8 @@ import (
 const (
 	lookEvery = time.Second // at files that may have changed
 	maxFile   = 1 << 20     // bytes
+
+	replaceTime = 100 * time.Millisecond // that a file may be empty or missing while somebody replaces it
 )
 
 // reloaded is a value that is made of files, and made again when one has changed: tokens that are given and revoked, certificates that are
@@ -20,6 +24,7 @@ const (
 type reloaded[T any] struct {
 	paths []string
 	parse func(texts [][]byte) (T, error)
+	none  func(T) string // what it means that nothing is in the files any more, "" if something is; nil: they cannot be used then
 
 	mu     sync.Mutex
 	log    zerolog.Logger
@@ -64,15 +69,48 @@ func (r *reloaded[T]) get() T {
 	r.looked = time.Now()
 	if stamp := stampOf(r.paths); stamp != r.stamp {
 		r.stamp = stamp
-		// rule: a file that cannot be used changes nothing: what was read last holds, and the log says why.
-		if value, err := r.read(); err != nil {
-			r.log.Error().Err(err).Msg("a file has changed and cannot be used; what it said before still holds")
-		} else {
-			r.value = value
-			r.log.Info().Strs("files", r.paths).Msg("a file has changed and was read again")
-		}
+		r.again()
 	}
 	return r.value
+}
+
+// again takes the value of files that have changed.
+func (r *reloaded[T]) again() {
+	value, err := r.readWhole()
+	// rule: a file that cannot be used changes nothing: what was read last holds, and the log says why.
+	if err != nil {
+		r.log.Error().Err(err).Msg("a file has changed and cannot be used; what it said before still holds")
+		return
+	}
+	r.value = value
+	if left := r.nothing(value); left != "" {
+		r.log.Warn().Strs("files", r.paths).Msg(left)
+		return
+	}
+	r.log.Info().Strs("files", r.paths).Msg("a file has changed and was read again")
+}
+
+// readWhole reads files that somebody may be replacing: some programs empty or remove a file an instant before they fill it.
+func (r *reloaded[T]) readWhole() (value T, err error) {
+	if value, err = r.read(); r.none == nil {
+		return value, err
+	}
+	if errors.Is(err, fs.ErrNotExist) || err == nil && r.nothing(value) != "" {
+		time.Sleep(replaceTime)
+		value, err = r.read()
+	}
+	// rule: a file that was removed is like one that was emptied: who removes what lets clients in means that nobody comes in.
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return value, err
+}
+
+func (r *reloaded[T]) nothing(value T) string {
+	if r.none == nil {
+		return ""
+	}
+	return r.none(value)
 }
 
 // logTo is where get tells what it has done.
