@@ -25,12 +25,10 @@ var httpRules = []rule{
 	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "none does", tests: "TestIdleConnectionsMakeRoom",
 		old: `if len(c.all) <= c.most {`, new: `if true {`},
 	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "one with a request does", tests: "TestIdleConnectionsMakeRoom",
-		old: `		delete(c.idle, conn)
-		return
-	}
-	c.last++`, new: `		return
-	}
-	c.last++`},
+		old: `	delete(c.idle, conn)
+	return c.all[conn]`, new: `	return c.all[conn]`},
+	{file: "cmd/internal/api/api.go", rule: "a request that is refused holds its connection for a moment", tests: "TestRefusedRequestsMakeRoom",
+		old: `if err != nil || rt.method == http.MethodGet {`, new: `if err == nil && rt.method == http.MethodGet {`},
 	{file: "cmd/internal/api/limits.go", rule: "a client that sends too slowly loses its connection", tests: "TestSlowBody",
 		old: `b.c.SetReadDeadline(began.Add(b.left))`, new: `b.c.SetReadDeadline(time.Time{})`, hangs: true, timeout: 30 * time.Second},
 	{file: "cmd/internal/api/limits.go", rule: "a client that does not read its answer", hangs: true, timeout: 30 * time.Second, tests: "TestClientThatDoesNotRead",

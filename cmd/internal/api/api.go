@@ -101,7 +101,8 @@ func (s *Server) HTTP(host string) *http.Server {
 	h := ops.NewServer(s.Handler(), host, s.o.Hosts)
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
 	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and answers have their own, see limits.go
-	h.ConnState = newConns(s.o.MaxConnections).changed
+	conns := newConns(s.o.MaxConnections)
+	h.ConnState, h.ConnContext = conns.changed, conns.context
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true) // and not HTTP/2, where a connection can have any number of requests under way
 	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)
@@ -149,11 +150,7 @@ func (s *Server) dispatch(pattern string) http.HandlerFunc {
 	crossOrigin := http.NewCrossOriginProtection()
 	return func(rw http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		c := http.NewResponseController(rw)
-		if r.Body == http.NoBody {
-			c.SetReadDeadline(time.Time{}) // or net/http takes it for the end of the client
-		}
-		w := &answer{ResponseWriter: rw, c: c, timeout: s.o.ClientTimeout}
+		w := &answer{ResponseWriter: rw, c: http.NewResponseController(rw), timeout: s.o.ClientTimeout}
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -170,16 +167,37 @@ func (s *Server) dispatch(pattern string) http.HandlerFunc {
 
 // serve answers a request, or says why not.
 func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) (*client, error) {
-	at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method })
-	if at >= 0 && s.routes[at].scope == "" {
-		return nil, s.routes[at].handle(w, r, nil)
+	var rt *route
+	if at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method }); at >= 0 {
+		rt = &s.routes[at]
+	}
+	if rt != nil && rt.scope == "" {
+		ops.TakeBody(w, r)
+		return nil, rt.handle(w, r, nil)
 	}
 	// rule: a request that came before the stop is finished; one that comes later is refused.
 	if !s.enter() {
+		ops.TakeBody(w, r)
 		w.Header().Set("Connection", "close")
 		return nil, stopping()
 	}
 	defer s.inFlight.Done()
+	who, err := s.admit(w, r, pattern, rt, crossOrigin)
+	// rule: a request that is refused holds its connection for a moment, and not for as long as a body may take: nobody knows who its client is.
+	if err != nil || rt.method == http.MethodGet {
+		ops.TakeBody(w, r)
+	}
+	if err != nil {
+		return who, err
+	}
+	if !beginRequest(r) {
+		return who, newProblem(http.StatusServiceUnavailable, "busy", "send the request again later", "the connection was closed to make room for another").after(1)
+	}
+	return who, rt.handle(w, r, who)
+}
+
+// admit says who has sent a request, and why it is refused, if it is. rt is nil if no route fits.
+func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, crossOrigin *http.CrossOriginProtection) (*client, error) {
 	// rule: a page of another origin must not publish: a browser sends its requests from the inside, and without a token on this machine.
 	if err := crossOrigin.Check(r); err != nil {
 		return nil, newProblem(http.StatusForbidden, "cross_origin", "publish from a program, or from a page of the same origin", "a browser sent this for a page of another origin")
@@ -188,10 +206,9 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	if who == nil {
 		return nil, newProblem(http.StatusUnauthorized, "unauthorized", "send a token that the server knows, as in Authorization: Bearer fpt_…", "the request has no valid token")
 	}
-	if at < 0 {
+	if rt == nil {
 		return who, s.nothing(w, r, pattern)
 	}
-	rt := &s.routes[at]
 	if !who.may(rt.scope) {
 		return who, newProblem(http.StatusForbidden, "forbidden", "use a token that has the scope", "the token is not for %s", rt.scope)
 	}
@@ -203,7 +220,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 			return who, newProblem(http.StatusForbidden, "forbidden", "use a token that is for the type", "the token is not for type %s", typ)
 		}
 	}
-	return who, rt.handle(w, r, who)
+	return who, nil
 }
 
 // nothing says why no route fits.

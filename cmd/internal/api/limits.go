@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -40,8 +41,8 @@ type conns struct {
 	most int
 
 	mu   sync.Mutex
-	all  map[net.Conn]bool   // whether a request is under way
-	idle map[net.Conn]uint64 // the others; grows with each change of state
+	all  map[net.Conn]bool
+	idle map[net.Conn]uint64 // those without a request that is carried out; grows with each change of state
 	last uint64
 }
 
@@ -61,18 +62,14 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 		return
 	case !known && state != http.StateNew:
 		return // it was closed here
-	case state == http.StateActive:
-		c.all[conn] = true
-		delete(c.idle, conn)
-		return
 	}
 	c.last++
-	c.all[conn], c.idle[conn] = false, c.last
+	c.all[conn], c.idle[conn] = true, c.last
 	if len(c.all) <= c.most {
 		return
 	}
 	// rule: a connection without a request makes room, the one idle for longest, and never one with a request under way: its client would
-	// not know what became of a message.
+	// not know what became of a message. A request is under way once it was not refused: see begin.
 	oldest := conn
 	for other, since := range c.idle {
 		if since < c.idle[oldest] {
@@ -82,6 +79,28 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 	delete(c.all, oldest)
 	delete(c.idle, oldest)
 	oldest.Close()
+}
+
+// begin notes that a request is carried out. false: its connection is closed already.
+func (c *conns) begin(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.idle, conn)
+	return c.all[conn]
+}
+
+// beginKey is the key of a request's context for a function that calls begin for its connection.
+type beginKey struct{}
+
+// context is for http.Server.ConnContext.
+func (c *conns) context(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, beginKey{}, func() bool { return c.begin(conn) })
+}
+
+// beginRequest notes that a request is carried out. false: its client is gone.
+func beginRequest(r *http.Request) bool {
+	begin, ok := r.Context().Value(beginKey{}).(func() bool)
+	return !ok || begin()
 }
 
 // body is the body of a request, which has to arrive in time.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -201,22 +202,77 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 			}
 		}
 	}
+	request := func(conn *closing) {
+		t.Helper()
+		c.changed(conn, http.StateActive)
+		if !c.begin(conn) {
+			t.Error("a request cannot begin")
+		}
+	}
 	busy, idle, used := open(), open(), open()
-	c.changed(busy, http.StateActive)
-	c.changed(used, http.StateActive)
+	request(busy)
+	request(used)
 	want("three of three")
 	open()
 	want("one more", idle)
 	c.changed(used, http.StateIdle)
 	open()
 	want("the one that was not used at all is older", idle, all[3])
-	c.changed(all[4], http.StateActive)
-	c.changed(used, http.StateActive)
+	request(all[4])
+	request(used)
 	last := open()
 	want("all others have requests", idle, all[3], last)
 	c.changed(busy, http.StateClosed)
 	open()
 	want("one has ended", idle, all[3], last)
+	refused := all[len(all)-1]
+	c.changed(refused, http.StateActive)
+	open()
+	want("one has a request that is refused", idle, all[3], last, refused)
+	if c.begin(refused) {
+		t.Error("a request begins on a connection that was closed")
+	}
+}
+
+// Requests that are refused, and those that anybody may send, are answered although the body that they announce never comes, and their connections make
+// room for others.
+func TestRefusedRequestsMakeRoom(t *testing.T) {
+	const most = 4
+	file, err := LoadTokens(tokenFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(o *Options) { o.Access.Tokens, o.MaxConnections, o.ClientTimeout = file, most, time.Hour })
+	const body = "Content-Length: 100000\r\n\r\n"
+	for _, test := range []struct {
+		request string
+		status  int
+	}{
+		{head + body, 401},
+		{head + "Expect: 100-continue\r\n" + body, 401},
+		{head + "Transfer-Encoding: chunked\r\n\r\n5\r\n12", 401},
+		{"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + body, 200},
+		{"GET /v1/types HTTP/1.1\r\nHost: localhost\r\n" + body, 401},
+		{"POST /livez HTTP/1.1\r\nHost: localhost\r\n" + body, 401},
+		{"POST /v1/types/orders/messages HTTP/1.1\r\nHost: rebound.example\r\n" + body, 421},
+	} {
+		if a := s.read(s.dial(test.request)); a.status != test.status {
+			t.Errorf("%q: %d %s", test.request, a.status, a.body)
+		}
+		for range 2 * most {
+			s.dial(test.request)
+		}
+		if a := s.read(s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")); a.status != 200 {
+			t.Errorf("a probe behind %q: %d %s", test.request, a.status, a.body)
+		}
+	}
+}
+
+// tokenFile is a file with a token that nobody has.
+func tokenFile(t testing.TB) string {
+	path := filepath.Join(t.TempDir(), "tokens")
+	tokens(t, path, [3]string{"ops", "publish,read", ""})
+	return path
 }
 
 // Large bodies take turns; small ones do not wait for them.
