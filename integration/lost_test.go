@@ -227,8 +227,20 @@ func TestLossAtTheEndIsAccepted(t *testing.T) {
 	must(t, os.WriteFile(first, old, 0o600))
 	s.publish(t, 1)
 	refused(t, s.drain(t), integrity, "were durable")
-	refused(t, run(t, nil, "fencepost", "repair", "--accept-loss", "--url", b.url, first), partial, "10 records")
+	repair := func(args ...string) result {
+		return run(t, nil, "fencepost", append([]string{"repair", "--accept-loss", "--url", b.url}, args...)...)
+	}
+	dry := repair("--dry-run", first)
+	refused(t, dry, integrity, "ends at index 10, but records below index 20 were durable")
+	says(t, dry, integrity, "messages from index 10 to below 20 are given up")
+	refused(t, repair(first), partial, "10 records")
 	s.mustDrain(t)
+	for _, args := range [][]string{{"--dry-run"}, {}} {
+		refused(t, repair(append(args, filepath.Join(b.dir, "t@0002.fpl"))...), nothing, "nothing is damaged, and the database knows of no message that is missing")
+	}
+	if files, err := filepath.Glob(filepath.Join(b.dir, "*.fpl")); err != nil || len(files) != 2 {
+		t.Errorf("a repair of what is in order left %q, %v", files, err)
+	}
 	if out := s.sound(t); !strings.Contains(out, "REPLACED") || !strings.Contains(out, "lost 10:") {
 		t.Errorf("verify: %s", out)
 	}

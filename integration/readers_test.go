@@ -359,6 +359,8 @@ func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
 	url := "sqlite://" + filepath.Join(dir, "fencepost.db")
 	c := craft(t, dir, "t")
 	c.region("w1")
+	c.record("FPB1", 1, 0, 0, craftedMessage(nil, 1<<40, 1, []byte{0}))
+	c.durable = c.off // so it is damage if it cannot be read
 	for k := range uint64(2) {
 		var body []byte
 		for i := range uint64(1 << 20) {
@@ -371,14 +373,31 @@ func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
 	for _, args := range [][]string{
 		{"worker", "--type", "t", "--dir", dir, "--url", url, "--until-empty", "--allow-overlay"},
 		{"fencepost", "compact", "--allow-overlay", "--url", url, path},
-		{"fencepost", "repair", "--accept-loss", "--allow-overlay", "--url", url, path},
+		{"fencepost", "repair", "--allow-overlay", "--url", url, path},
 	} {
+		if args[1] == "repair" { // which leaves alone what is not damaged
+			damageFirst(t, path)
+		}
 		code, peak, stderr := peakOf(t, args[0], args[1:]...)
 		t.Logf("measured: %d MiB (%s)", peak>>20, strings.Join(args[:2], " "))
 		if code != integrity || peak > maxReaderRSS || !strings.Contains(stderr, "producers and gaps behind its last checkpoint") {
 			t.Errorf("%s: exit code %d, %d MiB: %s", strings.Join(args, " "), code, peak>>20, stderr)
 		}
 	}
+}
+
+// damageFirst damages the first batch of a file.
+func damageFirst(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	b := make([]byte, 64<<10)
+	_, err = f.ReadAt(b, 0)
+	must(t, err)
+	at := bytes.Index(b, []byte("FPB1")) + 100
+	_, err = f.WriteAt([]byte{^b[at]}, int64(at))
+	must(t, err)
 }
 
 // readersStayWithin runs them on the one file of a directory.

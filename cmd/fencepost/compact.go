@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -229,7 +231,6 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 		if adopt && acceptLoss {
 			return cli.Usagef("--adopt and --accept-loss cannot be combined; use one after the other if you need both")
 		}
-		out := f.files.out(cmd.OutOrStdout())
 		files, err := storage.ReadChain(f.files.fs(), f.dir, f.typ)
 		if err != nil {
 			return err
@@ -237,46 +238,67 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 		if wrong := files.Check(); len(wrong) > 0 {
 			return fmt.Errorf("%w; repair rewrites the newest file only, and cannot help here", wrong[0])
 		}
+		var wrong error
 		switch {
 		case adopt:
 			return f.adopt(cmd, dryRun)
 		case acceptLoss:
-			if lost, err := f.lost(cmd); err != nil {
+			if wrong, err = f.lost(cmd); err != nil {
 				return err
-			} else if lost != nil {
-				return f.giveUp(cmd, lost, files, dryRun)
 			}
 		}
-		found, err := storage.Verify(cmd.Context(), f.path, storage.VerifyOptions{FS: f.files.fs()})
-		if err != nil {
-			return err
+		var lost *storage.RegistryMismatch
+		if errors.As(wrong, &lost) && (lost.Missing || lost.Older != 0) {
+			return f.giveUp(cmd, lost, files, dryRun)
 		}
-		if found.Sealed != nil {
-			return fmt.Errorf("%w: %v; only the newest file of a type can be repaired. To read what is left of this one use fencepost cat --salvage %s",
-				storage.ErrRefused, found.Sealed, f.files.command(f.path))
-		}
-		for _, c := range found.Corrupt {
-			printable.Fprintf(out, "%v\n", c)
-		}
-		if len(found.Corrupt) == 0 && !acceptLoss {
-			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: nothing is damaged; if workers refuse it because messages are missing at its end, "+
-				"restore the newest copy, or give them up with --accept-loss", f.path)}
-		}
-		if dryRun {
-			return found.Err()
-		}
-		r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: acceptLoss})
-		if err != nil {
-			return err
-		}
-		printable.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
-			r.FirstIndex, max(r.NextIndex, 1)-1)
-		if r.Lost > 0 {
-			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, f.path)}
-		}
-		return nil
+		return f.repair(cmd, wrong, acceptLoss, dryRun)
 	}
 	return cmd
+}
+
+// repair rewrites a file that is here. wrong is why workers refuse it, if loss is accepted and that is known.
+func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRun bool) error {
+	out := f.files.out(cmd.OutOrStdout())
+	found, err := storage.Verify(cmd.Context(), f.path, storage.VerifyOptions{FS: f.files.fs()})
+	if err != nil {
+		return err
+	}
+	if found.Sealed != nil {
+		return fmt.Errorf("%w: %v; only the newest file of a type can be repaired. To read what is left of this one use fencepost cat --salvage %s",
+			storage.ErrRefused, found.Sealed, f.files.command(f.path))
+	}
+	for _, c := range found.Corrupt {
+		printable.Fprintf(out, "%v\n", c)
+	}
+	if len(found.Corrupt) == 0 && wrong == nil {
+		remedy := "; if workers refuse it because messages are missing at its end, restore the newest copy, or give them up with --accept-loss"
+		if acceptLoss {
+			remedy = ", and the database knows of no message that is missing at its end"
+		}
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: nothing is damaged%s", f.path, remedy)}
+	}
+	if dryRun {
+		var old *storage.RegistryMismatch
+		if errors.As(wrong, &old) && old.Lost() && old.Next < old.Registered.DurableIndex {
+			f.sayLost(out, fmt.Sprintf("from index %d to below %d", old.Next, old.Registered.DurableIndex))
+		}
+		return cmp.Or(found.Err(), wrong)
+	}
+	r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: acceptLoss})
+	if err != nil {
+		return err
+	}
+	printable.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
+		r.FirstIndex, max(r.NextIndex, 1)-1)
+	if r.Lost > 0 {
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, f.path)}
+	}
+	return nil
+}
+
+// sayLost says which messages would be given up.
+func (f *rewriteFlags) sayLost(out io.Writer, which string) {
+	printable.Fprintf(out, "with --accept-loss and without --dry-run, messages %s are given up\n", which)
 }
 
 // registered compares what the database knows of the type's file with what is here.
@@ -299,14 +321,14 @@ func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMi
 	return wrong, err
 }
 
-// lost returns the mismatch if the registered file is not here, nil if it is.
-func (f *rewriteFlags) lost(cmd *cobra.Command) (*storage.RegistryMismatch, error) {
-	wrong, err := f.registered(cmd)
+// lost returns why workers refuse the file, which may not be here; nil if they do not.
+func (f *rewriteFlags) lost(cmd *cobra.Command) (wrong, err error) {
+	mismatch, err := f.registered(cmd)
 	switch {
-	case wrong != nil && (wrong.Missing || wrong.Older != 0):
-		return wrong, nil
-	case err == nil, errors.Is(err, storage.ErrIntegrity): // the repair describes damage in more detail
-		return nil, nil
+	case mismatch != nil:
+		return mismatch, nil
+	case err == nil, errors.Is(err, storage.ErrIntegrity):
+		return err, nil
 	}
 	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too
 		return nil, nil
@@ -325,7 +347,7 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 		case lost.Registered.Generation == 1:
 			what = fmt.Sprintf("below index %d", durable)
 		}
-		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
+		f.sayLost(f.files.out(cmd.OutOrStdout()), what)
 		return lost
 	}
 	r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: true})
