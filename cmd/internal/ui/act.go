@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/rs/zerolog"
@@ -59,10 +60,8 @@ func (u *UI) refuse(w http.ResponseWriter, r *http.Request, status int, text str
 
 // answer answers once with a page that stays as it is.
 func (u *UI) answer(w http.ResponseWriter, r *http.Request, make maker) {
-	html, status, _ := u.make(r, "", "still", make)
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(status)
-	w.Write(html)
+	ops.TakeBody(w, r)
+	u.once(w, r, "", "still", make)
 }
 
 // refuseOthers answers a form that another site has sent.
@@ -131,6 +130,7 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 		u.refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
+	ops.TakeBody(w, r) // it was read
 	name := r.PathValue("action")
 	o, err := u.forms.read(r.PostForm.Get("form"), name, userName(r))
 	if err != nil {
@@ -153,6 +153,7 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 		u.carryOut(r, out, q)
 	}
 	out.wait(r.Context(), soonDone)
+	mayTake(w)
 	http.Redirect(w, r, u.link("done", o.Nonce), http.StatusSeeOther)
 }
 

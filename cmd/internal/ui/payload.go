@@ -2,16 +2,20 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 )
 
@@ -20,6 +24,7 @@ const (
 	jsonBytes   = 256 << 10 // that are laid out
 	jsonDepth   = 100       // deeper ones would be mostly indentation
 	previewSize = 200       // bytes in a list
+	pieceBytes  = 256 << 10 // of a download, that a viewer takes within sendTimeout
 )
 
 // payloadView is a payload as it is shown.
@@ -154,12 +159,18 @@ func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get f
 		http.Error(w, "payloads are hidden: this program was started with --hide-payloads", http.StatusForbidden)
 		return
 	}
-	done, err := u.reading(r.Context())
+	ops.TakeBody(w, r)
+	ctx, cancel := u.inTime(r)
+	defer cancel()
+	leave, err := place(ctx, u.sending)
 	if err != nil {
+		mayTake(w)
+		http.Error(w, "other downloads are on their way; try again when they have ended", http.StatusServiceUnavailable)
 		return
 	}
-	defer done()
-	p, err := get(r)
+	defer leave()
+	p, err := u.fetch(r.WithContext(ctx), get)
+	mayTake(w)
 	if err != nil {
 		status := http.StatusServiceUnavailable
 		if e := (*pageError)(nil); errors.As(err, &e) {
@@ -171,7 +182,25 @@ func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get f
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(len(p)))
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
-	w.Write(p)
+	for piece := range slices.Chunk(p, pieceBytes) {
+		mayTake(w)
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
+	}
+}
+
+// fetch gets a payload, while no more pages than may do so read others.
+func (u *UI) fetch(r *http.Request, get func(*http.Request) ([]byte, error)) (p []byte, err error) {
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if p, err = get(r); err != nil {
+		err = cmp.Or(context.Cause(r.Context()), err)
+	}
+	return p, err
 }
 
 // header is a header of a message.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage"
@@ -29,10 +30,10 @@ var content embed.FS
 
 const (
 	pageTimeout    = 15 * time.Second // of what one page asks the server and the disk
-	sendTimeout    = 10 * time.Second // for a viewer to take one event
+	sendTimeout    = 10 * time.Second // for a viewer to take one event, a page, or a piece of a download
 	heartbeatEvery = 5 * time.Second  // ui.js counts on it
 	leisure        = 20               // an open page that takes long to make is made again after this many times as long
-	heavyPages     = 2                // pages at a time that read payloads or files, for the sake of memory
+	heavyPages     = 2                // pages at a time that read payloads or files, for the sake of memory; as many downloads are on their way
 )
 
 // Options of a UI.
@@ -60,6 +61,7 @@ type UI struct {
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	heavy   chan struct{}
+	sending chan struct{}   // downloads: a slow viewer keeps no page from reading
 	stopped context.Context // ends the pages that are open
 	stop    context.CancelFunc
 }
@@ -73,9 +75,9 @@ type asset struct {
 // New returns a UI, which looks at the backend until Close.
 func New(o Options) *UI {
 	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files, !o.Frugal), forms: newForms(), pages: map[string]*template.Template{},
-		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages)}
+		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages), sending: make(chan struct{}, heavyPages)}
 	if o.Frugal {
-		u.heavy = make(chan struct{}, 1)
+		u.heavy, u.sending = make(chan struct{}, 1), make(chan struct{}, 1)
 	}
 	u.stopped, u.stop = context.WithCancel(context.Background())
 	for name, kind := range map[string]string{"ui.css": "text/css; charset=utf-8", "ui.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
@@ -248,22 +250,39 @@ func badRequest(format string, args ...any) error {
 // page answers with a page, or with events that hold its changing part.
 func (u *UI) page(nav string, make maker) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		ops.TakeBody(w, r)
 		w.Header().Add("Vary", "Accept")
 		if strings.HasPrefix(r.Header.Get("Accept"), "text/event-stream") {
 			u.events(w, r, nav, make)
 			return
 		}
-		html, status, _ := u.make(r, nav, "page", make)
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.WriteHeader(status)
-		w.Write(html)
+		u.once(w, r, nav, "page", make)
 	}
+}
+
+// once answers with a page.
+func (u *UI) once(w http.ResponseWriter, r *http.Request, nav, part string, make maker) {
+	html, status, _ := u.make(r, nav, part, make)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	mayTake(w)
+	w.WriteHeader(status)
+	w.Write(html)
+}
+
+// mayTake gives a viewer time to take what is written next. The server's own limit may be over by now: it counts from the request on, and
+// making a page may take longer.
+func mayTake(w http.ResponseWriter) {
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(sendTimeout))
+}
+
+// inTime is the context of what a page asks the server and the disk.
+func (u *UI) inTime(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
 }
 
 // events sends the part of a page that changes, whenever it has changed.
 func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make maker) {
 	c := http.NewResponseController(w)
-	c.SetReadDeadline(time.Time{}) // a page may be open for days; what it is sent is bounded below
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("X-Accel-Buffering", "no") // of proxies
 	ctx, cancel := context.WithCancel(r.Context())
@@ -317,7 +336,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 
 // make makes a page, its live part, or a page that stays as it is (still). next is closed when there is something newer.
 func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, status int, next <-chan struct{}) {
-	ctx, cancel := context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
+	ctx, cancel := u.inTime(r)
 	defer cancel()
 	s, next, failed := u.watch.current(ctx)
 	status = http.StatusOK
@@ -370,10 +389,13 @@ func (u *UI) clean(err error) string {
 }
 
 // reading limits how many pages read payloads or files at a time.
-func (u *UI) reading(ctx context.Context) (done func(), err error) {
+func (u *UI) reading(ctx context.Context) (done func(), err error) { return place(ctx, u.heavy) }
+
+// place takes a place among few.
+func place(ctx context.Context, among chan struct{}) (leave func(), err error) {
 	select {
-	case u.heavy <- struct{}{}:
-		return func() { <-u.heavy }, nil
+	case among <- struct{}{}:
+		return func() { <-among }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

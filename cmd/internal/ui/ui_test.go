@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -12,9 +13,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode"
 
+	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
 	"github.com/fencepost/fencepost/internal/backlog"
@@ -410,6 +413,125 @@ func TestServerIsAway(t *testing.T) {
 		t.Errorf("%s\n%s", res.Status, body)
 	}
 	has(t, "page", body, "Cannot look at mongodb://db1,db2,db3/shop", "queue unreachable", `role="alert"`)
+}
+
+// pipes is a listener without a network: its connections hold nothing, and their deadlines are those of the bubble's time.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// ask sends a GET to the server that programs have, and returns the answer as it comes. It is for a synctest bubble.
+func ask(t *testing.T, o ui.Options) func(path string) *http.Response {
+	t.Helper()
+	u := ui.New(o)
+	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	s := ops.NewServer(u.Handler(), "", nil)
+	go s.Serve(p)
+	t.Cleanup(func() { u.Close(); s.Close() })
+	return func(path string) *http.Response {
+		t.Helper()
+		client, server := net.Pipe()
+		t.Cleanup(func() { client.Close() })
+		client.SetDeadline(time.Now().Add(time.Hour))
+		p.conns <- server
+		if _, err := io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReaderSize(client, 16), nil)
+		if err != nil {
+			t.Fatalf("%s: no answer: %v", path, err)
+		}
+		return res
+	}
+}
+
+// hanging is a queue that does not answer some questions.
+type hanging struct {
+	queue.Queue
+	types, fetch bool
+}
+
+func (h *hanging) Types(ctx context.Context) ([]string, error) {
+	if h.types {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return h.Queue.Types(ctx)
+}
+
+func (h *hanging) Fetch(ctx context.Context, typ string, after queue.ID, most queue.Limit) ([]queue.Message, error) {
+	if h.fetch {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return h.Queue.Fetch(ctx, typ, after, most)
+}
+
+// A page says that the server does not answer, however long it was waited for.
+func TestServerHangs(t *testing.T) {
+	for _, test := range []struct {
+		name, path, want string
+		queue            hanging
+	}{
+		{"everything", "/types", "did not answer within 10s", hanging{types: true}},
+		{"one page", "/types/orders/pending", "did not answer within 15s", hanging{fetch: true}},
+		{"a download", "/types/orders/pending/" + queue.ID{}.String() + "/payload", "did not answer within 15s", hanging{fetch: true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := uitest.New(t)
+				b := *e.Backend
+				test.queue.Queue = b.Queue
+				b.Queue = &test.queue
+				o := e.Options()
+				o.Backend = &b
+				res := ask(t, o)(test.path)
+				body, err := io.ReadAll(res.Body)
+				if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("%s, %v", res.Status, err)
+				}
+				has(t, test.path, string(body), test.want)
+			})
+		})
+	}
+}
+
+// A download goes on as long as its client takes it, and keeps no page from its reading.
+func TestSlowDownload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := uitest.New(t)
+		o := e.Options()
+		o.Frugal = true
+		get := ask(t, o)
+		res := get("/types/hostile/pending/" + e.Large.String() + "/payload")
+		n, err, asked := int64(0), error(nil), false
+		for begun := time.Now(); err == nil; time.Sleep(time.Second) {
+			var some int64
+			some, err = io.CopyN(io.Discard, res.Body, 64<<10)
+			n += some
+			if time.Since(begun) >= time.Minute && !asked {
+				asked = true
+				if page := get("/types/hostile/pending"); page.StatusCode != http.StatusOK {
+					t.Errorf("a page beside the download: %s", page.Status)
+				}
+			}
+		}
+		if err != io.EOF || !asked || n != res.ContentLength || n < queue.MaxPayload-6 {
+			t.Errorf("%d bytes of %d: %v", n, res.ContentLength, err)
+		}
+	})
 }
 
 // many is a queue of 10,000 types.
