@@ -65,18 +65,20 @@ func TestOtherMachinesNeedAPassword(t *testing.T) {
 func TestFlagsOfTheUI(t *testing.T) {
 	users := usersFile(t)
 	for want, args := range map[string][]string{
-		"--base-path":        {"--base-path", "ops"},
-		"--base-path \"/a/":  {"--base-path", "/a/../b"},
-		"cannot be combined": {"--auth-file", "x", "--user-header", "X-User"},
-		"goes with":          {"--proxy", "192.0.2.1"},
-		"neither an address": {"--user-header", "X-User", "--proxy", "somewhere"},
-		"name of a header":   {"--user-header", "X User"},
-		"--auth-file":        {"--auth-file", "no-such-file"},
-		"--refresh":          {"--refresh", "10ms"},
-		"--count-up-to":      {"--count-up-to", "0"},
-		"--writers goes":     {"--writers", "anna"},
-		"asked for a name":   {"--writers", "anna", "--write"},
-		"no such user":       {"--writers", "bob", "--write", "--auth-file", users},
+		"--base-path":               {"--base-path", "ops"},
+		"as in /fencepost/types":    {"--base-path", "/types"},
+		"a page of its own, /locks": {"--base-path", "/locks/of/shop/"},
+		"--base-path \"/a/":         {"--base-path", "/a/../b"},
+		"cannot be combined":        {"--auth-file", "x", "--user-header", "X-User"},
+		"goes with":                 {"--proxy", "192.0.2.1"},
+		"neither an address":        {"--user-header", "X-User", "--proxy", "somewhere"},
+		"name of a header":          {"--user-header", "X User"},
+		"--auth-file":               {"--auth-file", "no-such-file"},
+		"--refresh":                 {"--refresh", "10ms"},
+		"--count-up-to":             {"--count-up-to", "0"},
+		"--writers goes":            {"--writers", "anna"},
+		"asked for a name":          {"--writers", "anna", "--write"},
+		"no such user":              {"--writers", "bob", "--write", "--auth-file", users},
 	} {
 		if err := uiWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)

@@ -47,6 +47,8 @@ func (f *Flags) Check(cmd *cobra.Command, listen string) error {
 	switch {
 	case f.BasePath != "" && !basePath.MatchString(f.BasePath):
 		return cli.Usagef("--base-path %q is not a path; write it as in /fencepost, of letters, digits, dots and dashes", f.BasePath)
+	case f.BasePath != "" && ownPath(f.BasePath) != "":
+		return cli.Usagef("--base-path %s begins like a page of its own, /%s; put another name in front, as in /fencepost%s", f.BasePath, ownPath(f.BasePath), f.BasePath)
 	case f.authFile != "" && f.header != "":
 		return cli.Usagef("--auth-file and --user-header cannot be combined: either this program asks for the password, or the proxy does")
 	case f.header == "" && cmd.Flags().Changed("proxy"):

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,37 +140,61 @@ func (u *UI) Handler() http.Handler {
 		mux.HandleFunc("GET "+u.o.BasePath+"/{$}", home)
 		mux.HandleFunc("GET "+u.o.BasePath, home)
 	}
-	handle := func(method, pattern string, h http.HandlerFunc) {
-		mux.HandleFunc(method+" "+pattern, h)
+	for _, rt := range u.routes() {
+		mux.HandleFunc(rt.method+" "+rt.pattern, rt.handle)
 		if u.o.BasePath != "" {
-			mux.HandleFunc(method+" "+u.o.BasePath+pattern, h)
+			mux.HandleFunc(rt.method+" "+u.o.BasePath+rt.pattern, rt.handle)
 		}
 	}
-	page := func(pattern, nav string, make maker) { handle("GET", pattern, u.page(nav, make)) }
-	page("/types", "types", u.typesPage)
-	page("/types/{type}", "types", u.slowly(u.typePage))
-	page("/types/{type}/records", "types", u.slowly(u.recordsPage))
-	page("/types/{type}/records/{index}", "types", u.slowly(u.recordPage))
-	page("/types/{type}/pending", "types", u.slowly(u.pendingPage))
-	page("/types/{type}/pending/{id}", "types", u.slowly(u.pendingMessagePage))
-	page("/dead", "dead", u.slowly(u.deadPage))
-	page("/dead/{type}/{id}", "dead", u.slowly(u.letterPage))
-	page("/delayed", "delayed", u.slowly(u.delayedPage))
-	page("/workers", "workers", u.workersPage)
-	page("/locks", "locks", u.locksPage)
-	page("/done/{id}", "", u.donePage)
-	handle("GET", "/act/{action}", u.confirm)
-	handle("POST", "/act/{action}", u.act)
-	handle("GET", "/types/{type}/records/{index}/payload", u.recordPayload)
-	handle("GET", "/types/{type}/pending/{id}/payload", u.pendingPayload)
-	handle("GET", "/dead/{type}/{id}/payload", u.letterPayload)
-	handle("GET", "/assets/{name}", u.asset)
-	page("/", "", func(*http.Request, *snapshot) (*view, error) {
-		return nil, notFound("There is no such page. The pages are in the list above.")
-	})
 	own := http.NewCrossOriginProtection()
 	own.SetDenyHandler(http.HandlerFunc(u.refuseOthers))
 	return headers(u.o.Access.check(u, own.Handler(mux)))
+}
+
+// route is what answers requests for a path.
+type route struct {
+	method, pattern string
+	handle          http.HandlerFunc
+}
+
+func (u *UI) routes() []route {
+	page := func(pattern, nav string, make maker) route { return route{"GET", pattern, u.page(nav, make)} }
+	return []route{
+		page("/types", "types", u.typesPage),
+		page("/types/{type}", "types", u.slowly(u.typePage)),
+		page("/types/{type}/records", "types", u.slowly(u.recordsPage)),
+		page("/types/{type}/records/{index}", "types", u.slowly(u.recordPage)),
+		page("/types/{type}/pending", "types", u.slowly(u.pendingPage)),
+		page("/types/{type}/pending/{id}", "types", u.slowly(u.pendingMessagePage)),
+		page("/dead", "dead", u.slowly(u.deadPage)),
+		page("/dead/{type}/{id}", "dead", u.slowly(u.letterPage)),
+		page("/delayed", "delayed", u.slowly(u.delayedPage)),
+		page("/workers", "workers", u.workersPage),
+		page("/locks", "locks", u.locksPage),
+		page("/done/{id}", "", u.donePage),
+		{"GET", "/act/{action}", u.confirm},
+		{"POST", "/act/{action}", u.act},
+		{"GET", "/types/{type}/records/{index}/payload", u.recordPayload},
+		{"GET", "/types/{type}/pending/{id}/payload", u.pendingPayload},
+		{"GET", "/dead/{type}/{id}/payload", u.letterPayload},
+		{"GET", "/assets/{name}", u.asset},
+		page("/", "", func(*http.Request, *snapshot) (*view, error) {
+			return nil, notFound("There is no such page. The pages are in the list above.")
+		}),
+	}
+}
+
+// ownPath returns the first part of a path if pages have it as well, "" if not. Below such a base path a page would be another one's, too.
+func ownPath(base string) string {
+	first := func(path string) string {
+		name, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		return name
+	}
+	name := first(base)
+	if slices.ContainsFunc(new(UI).routes(), func(rt route) bool { return first(rt.pattern) == name }) {
+		return name
+	}
+	return ""
 }
 
 // headers are those of every answer.
