@@ -63,6 +63,23 @@ func inFile(t *testing.T, b backend, typ string) string {
 	return mustRun(t, nil, "fencepost", "cat", file).stdout
 }
 
+// TestTokenIsNoArgument: everybody on a machine can read the arguments of its programs, so publish.sh gives curl the token in another way.
+func TestTokenIsNoArgument(t *testing.T) {
+	dir := t.TempDir()
+	fake := "#!/bin/sh\nprintf '%s\\n' \"$@\"\nfor a; do case $a in @/dev/*) cat \"${a#@}\" >&2;; esac; done\n"
+	if err := os.WriteFile(filepath.Join(dir, "curl"), []byte(fake), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	r := client(t, "1\n", "fpt_s3cret", "sh", "publish.sh", "http://127.0.0.1:9", "orders", "k")
+	if r.code != 0 || strings.Contains(r.stdout, "s3cret") || !strings.Contains(r.stdout, "/v1/types/orders/messages") || r.stderr != "Authorization: Bearer fpt_s3cret\n" {
+		t.Error(r)
+	}
+	if r := client(t, "1\n", "", "sh", "publish.sh", "http://127.0.0.1:9", "orders", "k"); r.code != 0 || strings.Contains(r.stdout+r.stderr, "/dev/fd") {
+		t.Errorf("without a token: %v", r)
+	}
+}
+
 // Messages that curl has published are in the file once, whatever is repeated; and curl reads what is there.
 func TestPublishWithCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {

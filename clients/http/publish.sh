@@ -6,7 +6,10 @@
 # The third argument is the idempotency key of the input: whatever went wrong, the same command again brings each line into the file
 # once, within the window of the worker (an hour by default). Set FENCEPOST_TOKEN if the server asks for a token.
 set -eu
+# The token goes through a file: arguments of a program can be read by everybody on the machine.
 exec curl --silent --show-error --fail-with-body --max-time 120 --retry 5 \
   --header 'Content-Type: application/x-ndjson' --header "Idempotency-Key: $3" \
-  ${FENCEPOST_TOKEN:+--header "Authorization: Bearer $FENCEPOST_TOKEN"} \
-  --data-binary @- "$1/v1/types/$2/messages"
+  ${FENCEPOST_TOKEN:+--header @/dev/fd/3} \
+  --data-binary @- "$1/v1/types/$2/messages" 3<<EOF
+Authorization: Bearer ${FENCEPOST_TOKEN:-}
+EOF
