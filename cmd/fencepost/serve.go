@@ -240,6 +240,9 @@ has only a hash of it. To revoke a token, remove its line.`,
 		Example: `  fencepost serve token shop >>tokens
   fencepost serve token billing --allow publish,read --types 'orders,invoices.*' >>tokens`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.FromEnv(cmd); err != nil {
+				return err
+			}
 			if len(args) != 1 {
 				return cli.Usagef("name one client, as in fencepost serve token shop")
 			}
@@ -247,9 +250,12 @@ has only a hash of it. To revoke a token, remove its line.`,
 			if err != nil {
 				return cli.Usagef("%w", err)
 			}
-			printable.Fprintf(cmd.ErrOrStderr(), "the token of %s, which is shown only now: %s\n", args[0], secret)
-			printable.Fprintf(cmd.OutOrStdout(), "%s\n", line)
-			return nil
+			// A token whose line is not in the file would be refused.
+			if _, err := printable.Fprintf(cmd.OutOrStdout(), "%s\n", line); err != nil {
+				return fmt.Errorf("the line of the token was not written, and the token is not shown; remove what was written of the line, and run this again: %w", err)
+			}
+			_, err = printable.Fprintf(cmd.ErrOrStderr(), "the token of %s, which is shown only now: %s\n", args[0], secret)
+			return err
 		},
 	}
 	cmd.Flags().StringSliceVar(&allow, "allow", allow, "what the client may do: publish, read")

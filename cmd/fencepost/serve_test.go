@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,6 +84,27 @@ func TestFlagsOfServe(t *testing.T) {
 		}
 	}
 }
+
+// A token is shown only if its line was written, and its scopes and types may come from the environment.
+func TestTokenWithItsLine(t *testing.T) {
+	cmd, errs := root(), &bytes.Buffer{}
+	cmd.SetArgs([]string{"serve", "token", "shop"})
+	cmd.SetOut(full{})
+	cmd.SetErr(errs)
+	if code := cli.Run(t.Context(), cmd); code != cli.ExitFailed || strings.Contains(errs.String(), "fpt_") || !strings.Contains(errs.String(), "no space left") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	t.Setenv("FENCEPOST_ALLOW", "read")
+	t.Setenv("FENCEPOST_TYPES", "orders,audit.*")
+	if code, line, errs := runRoot(t, "serve", "token", "shop"); code != 0 || !strings.HasSuffix(line, " read orders,audit.*\n") {
+		t.Errorf("exit code %d, %q, %s", code, line, errs)
+	}
+}
+
+// full is a disk without space.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 // It prints its address, answers there within what a token allows, and ends when it is told to, after what is under way.
 func TestServeRuns(t *testing.T) {
