@@ -148,7 +148,8 @@ func TestOneCommandAtATime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--yes"}}
+		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--yes"},
+			{"types", "purge", "orders", "--foreign", "--yes"}}
 		for _, c := range commands {
 			for _, wait := range []string{"0", "50ms"} {
 				refused(t, run(t, nil, "fencepost", append(c, "--url", b.url, "--wait", wait)...), held, "a program of ours", fmt.Sprint("pid ", os.Getpid()), ", since 20",

@@ -262,9 +262,9 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			switch {
 			case foreign:
-				return purgeForeign(ctx, cmd, b, typ, dryRun)
+				return purgeForeign(ctx, cmd, b, typ, dryRun, turn.turn(cmd))
 			case len(ids) > 0:
-				return purgeIDs(ctx, cmd, b, typ, ids, dryRun)
+				return purgeIDs(ctx, cmd, b, typ, ids, dryRun, turn.turn(cmd))
 			}
 			if older > 0 {
 				now, err := b.Queue.Now(ctx)

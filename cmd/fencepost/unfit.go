@@ -152,8 +152,8 @@ func noForeign(typ string) error {
 }
 
 // purgeForeign is types purge --foreign.
-func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, dryRun bool) error {
-	o, err := admin.PurgeForeign(ctx, b, typ, dryRun)
+func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, dryRun bool, turn admin.Turn) error {
+	o, err := admin.PurgeForeign(ctx, b, typ, dryRun, turn)
 	switch {
 	case err != nil && o.Chosen == 0:
 		return err
@@ -174,8 +174,8 @@ func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend,
 }
 
 // purgeIDs is types purge of messages that are named.
-func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) error {
-	o, err := admin.PurgeIDs(ctx, b, typ, ids, dryRun)
+func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool, turn admin.Turn) error {
+	o, err := admin.PurgeIDs(ctx, b, typ, ids, dryRun, turn)
 	var missing error
 	if n := len(o.Missing); n > 0 {
 		missing = fmt.Errorf("no message %s of type %s is pending", o.Missing[n-1], typ)

@@ -19,8 +19,24 @@ func Purge(ctx context.Context, b *fencepost.Backend, typ string, before time.Ti
 	return p, err
 }
 
+// take runs do in a turn, or at once if it changes nothing (dryRun).
+func (t Turn) take(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool, do func(context.Context) (Outcome, error)) (o Outcome, err error) {
+	if dryRun {
+		return do(ctx)
+	}
+	err = t.Take(ctx, b, typ, func(ctx context.Context) (err error) {
+		o, err = do(ctx)
+		return err
+	})
+	return o, err
+}
+
 // PurgeIDs removes pending messages that are named, or counts them (dryRun).
-func PurgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) (o Outcome, err error) {
+func PurgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool, turn Turn) (Outcome, error) {
+	return turn.take(ctx, b, typ, dryRun, func(ctx context.Context) (Outcome, error) { return purgeIDs(ctx, b, typ, ids, dryRun) })
+}
+
+func purgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) (o Outcome, err error) {
 	var found []queue.ID
 	for _, id := range ids {
 		msgs, err := b.Queue.Fetch(ctx, typ, id.Prev(), queue.Limit{Messages: 1})
@@ -64,7 +80,11 @@ func ForeignKeys(ctx context.Context, q ForeignKeyReader, typ string, most int) 
 }
 
 // PurgeForeign removes the foreign keys of a type, a million at most, or counts them (dryRun).
-func PurgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool) (o Outcome, err error) {
+func PurgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool, turn Turn) (Outcome, error) {
+	return turn.take(ctx, b, typ, dryRun, func(ctx context.Context) (Outcome, error) { return purgeForeign(ctx, b, typ, dryRun) })
+}
+
+func purgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool) (o Outcome, err error) {
 	keys, err := ForeignKeys(ctx, b.Queue, typ, 1_000_000)
 	if o.Chosen = len(keys); err != nil || dryRun {
 		return o, err

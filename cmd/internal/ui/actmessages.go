@@ -55,7 +55,7 @@ func planPurge(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) e
 	p.Warnings = append(p.Warnings, "A worker does not know what was purged: it waits for the missing numbers of a producer until its --gap-timeout, and then declares a gap in the file. It may still append what it has already fetched. "+
 		"To avoid that, pause draining and wait until nothing changes any more, purge, and resume.")
 	if len(ids) > 0 {
-		o, err := admin.PurgeIDs(ctx, u.o.Backend, t.name, ids, true)
+		o, err := admin.PurgeIDs(ctx, u.o.Backend, t.name, ids, true, admin.Turn{})
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func doPurge(u *UI, ctx context.Context, d *doing) (did, error) {
 	case err != nil:
 		return did{}, err
 	case len(ids) > 0:
-		o, err := admin.PurgeIDs(ctx, u.o.Backend, typ, ids, false)
+		o, err := admin.PurgeIDs(ctx, u.o.Backend, typ, ids, false, d.turn)
 		return did{o, removedText(o.Done, d.order, "pending message", "pending messages", "They were appended to the file, or removed by somebody else.")}, err
 	}
 	// rule: what is published behind the confirmation page is not meant.
@@ -146,7 +146,7 @@ func planForeign(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan)
 		return err
 	}
 	p.begin(u, q)
-	o, err := admin.PurgeForeign(ctx, u.o.Backend, t.name, true)
+	o, err := admin.PurgeForeign(ctx, u.o.Backend, t.name, true, admin.Turn{})
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func planForeign(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan)
 }
 
 func doForeign(u *UI, ctx context.Context, d *doing) (did, error) {
-	o, err := admin.PurgeForeign(ctx, u.o.Backend, d.q.Get("type"), false)
+	o, err := admin.PurgeForeign(ctx, u.o.Backend, d.q.Get("type"), false, d.turn)
 	return did{o, removedText(o.Done, d.order, "foreign key", "foreign keys", "They were removed by somebody else.")}, err
 }
 
