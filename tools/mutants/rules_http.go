@@ -60,7 +60,7 @@ var httpRules = []rule{
 	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "another problem hides it", tests: "TestUnknownLineDecides",
 		old: `|| o.problem.Code == codeUnknown && first.Code != codeUnknown) {`, new: `) {`},
 	{file: "cmd/internal/api/records.go", rule: "what is answered is the file in which workers have put the messages", tests: "TestOtherFiles",
-		old: `case registered && !registeredHere:`, new: `case false:`},
+		old: `case !registeredHere:`, new: `case false:`},
 	{file: "cmd/internal/api/records.go", rule: "what is answered is durable, and final", untested: "what a crash undoes cannot be seen without one; package storage shows it with TestFollowReturnsWhatIsDurable"},
 	{file: "cmd/internal/api/records.go", rule: "an end before the last durable record is damage", tests: "TestDamagedFiles",
 		old: `next < f.durable {`, new: `next < f.durable && false {`},

@@ -260,7 +260,19 @@ func TestOtherFiles(t *testing.T) {
 	}
 	s.do("GET", "/v1/types/restored/messages", "").want(t, 404, "elsewhere")
 	s.do("GET", "/v1/types/restored/tail", "").want(t, 404, "elsewhere")
-
+	// Without an entry nobody knows whose messages a file has.
+	for _, typ := range []string{"stray", "queued"} {
+		w, err := storage.Open(t.Context(), s.dir, typ, 1, storage.Options{AllowOverlay: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.do("POST", "/v1/types/queued/messages", "x")
+	s.do("GET", "/v1/types/stray/messages", "").want(t, 404, "no_such_type")
+	s.do("GET", "/v1/types/queued/messages", "").want(t, 404, "no_file")
 }
 
 // Damage is reported, and never taken for the end.

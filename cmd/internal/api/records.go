@@ -26,6 +26,12 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	if err != nil {
 		return c, err
 	}
+	if !registered {
+		if err := s.known(ctx, typ); err != nil {
+			return c, err
+		}
+		return c, noFile
+	}
 	here := s.o.Files
 	all, err := storage.ReadChain(here.fs(ctx), here.Dir, typ)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -33,15 +39,10 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	}
 	registeredHere := slices.ContainsFunc(all, func(l storage.Link) bool { return l.FileID == storage.FileID(entry.FileID) })
 	switch {
-	case !registered && len(all) == 0:
-		if err := s.known(ctx, typ); err != nil {
-			return c, err
-		}
-		return c, noFile
 	// rule: what is answered is the file in which workers have put the messages, and no other one of its name.
-	case registered && !registeredHere && entry.Place != "" && entry.Place != here.Place:
+	case !registeredHere && entry.Place != "" && entry.Place != here.Place:
 		return c, notFound("elsewhere", "ask a server that reads that place", "the file of type %s is at %s, and this server reads %s", typ, entry.Place, here.Place)
-	case registered && !registeredHere:
+	case !registeredHere:
 		return c, notFound("elsewhere", "tell the operator of this server: fencepost doctor says more", "the registered file of type %s is not in %s", typ, here.Place)
 	}
 	if wrong := all.Check(); len(wrong) > 0 {
@@ -50,8 +51,8 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	return files{all, entry.DurableIndex}, nil
 }
 
-// noFile is the error of a type that is known and has no file.
-var noFile = notFound("no_file", "start a worker for the type, or wait until it has appended something", "there is no file of the type yet")
+// noFile is the error of a type that is known and has no registered file.
+var noFile = notFound("no_file", "start a worker for the type, or wait until it has appended something", "no file of the type is registered yet")
 
 // open opens the files at a record.
 func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*chain.Reader, error) {
