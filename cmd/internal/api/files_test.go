@@ -456,6 +456,28 @@ func TestTail(t *testing.T) {
 	s.do("GET", "/v1/types/orders/tail", "").want(t, 503, "stopping")
 }
 
+// What a tail reads before it begins counts among the readers, and what it sends does not.
+func TestSearchOfATailTakesAPlace(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	s.writer("orders").put(3)
+	if e := s.tail("orders", "?from="+id(3).String()).next(); e.id != "2" {
+		t.Errorf("%+v", e)
+	}
+	if n := len(s.readers); n != 0 {
+		t.Errorf("an open tail holds %d places of readers", n)
+	}
+	for range maxReaders {
+		s.readers <- struct{}{}
+	}
+	for _, from := range []string{"", "?from=" + id(3).String(), "?from=90m"} {
+		s.do("GET", "/v1/types/orders/tail"+from, "").want(t, 503, "busy")
+	}
+	if e := s.tail("orders", "?from=1").next(); e.id != "1" { // it only goes on
+		t.Errorf("%+v", e)
+	}
+}
+
 // A tail may be there before the first file is. While there is nothing to send it sends signs of life.
 func TestTailOfATypeWithoutFile(t *testing.T) {
 	t.Parallel()

@@ -44,20 +44,8 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 	defer context.AfterFunc(s.stopped, cancel)()
 
 	t := &tailer{s: s, w: w, r: r, out: bufio.NewWriterSize(w, 64<<10), typ: r.PathValue("type"), checked: time.Now()}
-	files, err := s.chain(ctx, t.typ)
-	if err != nil && err != error(noFile) {
+	if t.from, err = s.beginning(ctx, t.typ, from); err != nil {
 		return err
-	}
-	if err == nil && from != nil {
-		if t.from, err = s.find(ctx, files, *from); err != nil {
-			return err
-		}
-	} else if err == nil {
-		if t.from, err = s.end(ctx, files); err != nil {
-			return err
-		}
-	} else if from != nil && from.IsIndex {
-		t.from = from.Index
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // of proxies
@@ -75,6 +63,29 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 	t.out.WriteString("\n")
 	t.flush()
 	return err
+}
+
+// beginning returns the index at which a tail begins. Only an index is found without reading files, and without a place among the readers.
+func (s *Server) beginning(ctx context.Context, typ string, from *cli.Place) (uint64, error) {
+	if from == nil || !from.IsIndex {
+		leave, err := s.place(ctx, s.readers, "too many readers at a time")
+		if err != nil {
+			return 0, err
+		}
+		defer leave()
+	}
+	files, err := s.chain(ctx, typ)
+	switch {
+	case err == error(noFile) && from != nil:
+		return from.Index, nil // 0, if it is no index
+	case err == error(noFile):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case from != nil:
+		return s.find(ctx, files, *from)
+	}
+	return s.end(ctx, files)
 }
 
 // tailFrom says where a tail begins; nil: at the end.
