@@ -203,11 +203,15 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 	}
 	var errs []error
 	for _, typ := range types {
-		err := o.copyType(ctx, b, typ)
-		if ctx.Err() != nil {
-			return errors.Join(append(errs, err)...)
+		if ctx.Err() != nil { // a signal: the others were not copied
+			errs = append(errs, ctx.Err())
+			break
 		}
-		errs = append(errs, copyError(typ, to.tell(from.tell(err))))
+		err := o.copyType(ctx, b, typ)
+		if ctx.Err() == nil {
+			err = copyError(typ, to.tell(from.tell(err)))
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -97,14 +97,15 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 		return withBackend(cmd, *k.url, func(ctx context.Context, b *fencepost.Backend) error {
 			var errs []error
 			for _, t := range types {
+				if ctx.Err() != nil { // a signal: the others were not looked at
+					errs = append(errs, ctx.Err())
+					break
+				}
 				do := func(ctx context.Context) error { return k.keep(ctx, cmd, b, t) }
 				if k.dryRun {
 					errs = append(errs, do(ctx))
 				} else {
 					errs = append(errs, k.admin.alone(ctx, cmd, b, t.typ, do))
-				}
-				if ctx.Err() != nil {
-					break
 				}
 			}
 			return errors.Join(errs...)

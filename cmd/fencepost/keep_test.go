@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,6 +10,36 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 )
+
+// stopping is an output that stops the command with the first thing that it prints.
+type stopping struct {
+	bytes.Buffer
+	stop context.CancelFunc
+}
+
+func (s *stopping) Write(p []byte) (int, error) {
+	s.stop()
+	return s.Buffer.Write(p)
+}
+
+// A command that was stopped between two types says with its exit code that it has not done all of them.
+func TestStoppedBetweenTypes(t *testing.T) {
+	store, url := storeWith(t)
+	for _, args := range [][]string{
+		{"keep", "--url", url, "--store", store, "--age", "30d", "--dry-run"},
+		{"copy", "--url", url, store, t.TempDir()},
+	} {
+		cmd, errs := root(), &bytes.Buffer{}
+		ctx, cancel := context.WithCancel(t.Context())
+		out := &stopping{stop: cancel}
+		cmd.SetArgs(args)
+		cmd.SetOut(out)
+		cmd.SetErr(errs)
+		if code := cli.Run(ctx, cmd); code != cli.ExitStopped || !strings.HasPrefix(out.String(), "audit") || strings.Contains(out.String(), "orders") {
+			t.Errorf("%s: exit code %d, want %d: %s%s", args[0], code, cli.ExitStopped, out, errs)
+		}
+	}
+}
 
 // The files that keep removes in a store and in a directory, and its arguments.
 func TestKeep(t *testing.T) {
