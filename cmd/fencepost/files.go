@@ -189,6 +189,17 @@ func meant(arg string, err error) error {
 	return nil
 }
 
+// filesIn returns the paths of the types' files in a directory, whose name may be any text: to filepath.Glob some names are patterns.
+func filesIn(dir string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), storage.FileName("")) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
+}
+
 // filePaths returns the files that the arguments of a command stand for, and the directories among
 // the arguments.
 func filePaths(command string, args []string) (paths []string, dirs whole, err error) {
@@ -205,7 +216,7 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 			paths = append(paths, arg) // opening it tells what is wrong
 			continue
 		}
-		found, err := filepath.Glob(filepath.Join(arg, "*"+storage.FileName("")))
+		found, err := filesIn(arg)
 		if err != nil {
 			return nil, nil, err
 		}

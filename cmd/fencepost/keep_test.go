@@ -41,6 +41,20 @@ func TestStoppedBetweenTypes(t *testing.T) {
 	}
 }
 
+// A directory's name is no pattern.
+func TestDirectoryWithAnyName(t *testing.T) {
+	store, url := storeWith(t)
+	dir := filepath.Join(t.TempDir(), `data [2025-07] *?\\`)
+	if code, _, errs := runRoot(t, "copy", "--url", url, store, dir, "audit"); code != 0 {
+		t.Fatalf("copy: %d, %s", code, errs)
+	}
+	for _, args := range [][]string{{"verify", dir}, {"keep", "--url", url, "--age", "30d", "--dry-run", dir}} {
+		if code, out, errs := runRoot(t, args...); code != 0 || !strings.Contains(out, "audit") {
+			t.Errorf("%s: exit code %d: %s%s", args[0], code, out, errs)
+		}
+	}
+}
+
 // The files that keep removes in a store and in a directory, and its arguments.
 func TestKeep(t *testing.T) {
 	store, url := storeWith(t)
