@@ -127,6 +127,9 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 			if err := wait.Err(); err != nil {
 				return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w: %w", name, err, context.Cause(wait))
 			}
+			if l.open.Err() != nil { // wait learns of it a moment later
+				return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w", name, ErrClosed)
+			}
 			continue // lost meanwhile
 		}
 		if c.maxHoldSet {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -172,12 +173,12 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 		rt = &s.routes[at]
 	}
 	if rt != nil && rt.scope == "" {
-		ops.TakeBody(w, r)
+		httpbody.Take(w, r)
 		return nil, rt.handle(w, r, nil)
 	}
 	// rule: a request that came before the stop is finished; one that comes later is refused.
 	if !s.enter() {
-		ops.TakeBody(w, r)
+		httpbody.Take(w, r)
 		w.Header().Set("Connection", "close")
 		return nil, stopping()
 	}
@@ -185,7 +186,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	who, err := s.admit(w, r, pattern, rt, crossOrigin)
 	// rule: a request that is refused holds its connection for a moment, and not for as long as a body may take: nobody knows who its client is.
 	if err != nil || rt.method == http.MethodGet {
-		ops.TakeBody(w, r)
+		httpbody.Take(w, r)
 	}
 	if err != nil {
 		return who, err

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 )
 
 // Limits on what one client can take from the others, and all clients together from the worker. A client that hangs, maliciously or not, must
@@ -21,29 +22,7 @@ const (
 	writeTimeout  = 10 * time.Second // to take the answer; net/http/pprof adds the time that a profile takes
 	idleTimeout   = 2 * time.Minute  // between two requests: more than between two scrapes
 	maxHeader     = 16 << 10         // bytes
-
-	unreadTime = time.Second // for the body of a request that nothing reads
-	unreadMost = 256 << 10   // bytes of it; net/http takes as many
 )
-
-// TakeBody takes the body of a request that is refused or needs none, if it comes at once. Call it before the answer: net/http would wait for the
-// body first, for as long as a client may take to send one.
-func TakeBody(w http.ResponseWriter, r *http.Request) {
-	c := http.NewResponseController(w)
-	if r.Body == http.NoBody {
-		c.SetReadDeadline(time.Time{}) // or net/http takes it for the end of the client
-		return
-	}
-	c.SetReadDeadline(time.Now().Add(unreadTime))
-	if r.Header.Get("Expect") != "" {
-		return // the client waits to be asked for it
-	}
-	if n, err := io.Copy(io.Discard, io.LimitReader(r.Body, unreadMost)); err != nil || n == unreadMost {
-		w.Header().Set("Connection", "close")
-		return
-	}
-	c.SetReadDeadline(time.Time{})
-}
 
 // conns closes connections when there are more than maxConns.
 type conns struct {
@@ -119,7 +98,7 @@ func hostname(header string) string {
 func (h hosts) check(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.allow(r.Host) { // rule: a page of a stranger must not read what is answered here
-			TakeBody(w, r)
+			httpbody.Take(w, r)
 			name := hostname(r.Host)
 			http.Error(w, fmt.Sprintf("this program does not answer for %q; if that is a name of its own, start it with --listen-host %s", name, name),
 				http.StatusMisdirectedRequest)

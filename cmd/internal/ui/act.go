@@ -14,7 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/rs/zerolog"
@@ -60,7 +60,7 @@ func (u *UI) refuse(w http.ResponseWriter, r *http.Request, status int, text str
 
 // answer answers once with a page that stays as it is.
 func (u *UI) answer(w http.ResponseWriter, r *http.Request, make maker) {
-	ops.TakeBody(w, r)
+	httpbody.Take(w, r)
 	u.once(w, r, "", "still", make)
 }
 
@@ -130,7 +130,7 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 		u.refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
-	ops.TakeBody(w, r) // it was read
+	httpbody.Take(w, r) // it was read
 	name := r.PathValue("action")
 	o, err := u.forms.read(r.PostForm.Get("form"), name, userName(r))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/internal/printable"
 )
 
@@ -159,7 +159,7 @@ func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get f
 		http.Error(w, "payloads are hidden: this program was started with --hide-payloads", http.StatusForbidden)
 		return
 	}
-	ops.TakeBody(w, r)
+	httpbody.Take(w, r)
 	ctx, cancel := u.inTime(r)
 	defer cancel()
 	leave, err := place(ctx, u.sending)

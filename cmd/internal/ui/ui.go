@@ -19,7 +19,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage"
@@ -275,7 +275,7 @@ func badRequest(format string, args ...any) error {
 // page answers with a page, or with events that hold its changing part.
 func (u *UI) page(nav string, make maker) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ops.TakeBody(w, r)
+		httpbody.Take(w, r)
 		w.Header().Add("Vary", "Accept")
 		if strings.HasPrefix(r.Header.Get("Accept"), "text/event-stream") {
 			u.events(w, r, nav, make)
