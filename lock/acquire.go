@@ -108,7 +108,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		wait, stop = context.WithTimeoutCause(open, c.wait, errWaited)
 		defer stop()
 	}
-	var until time.Duration // when the takeover delay ends, on l.valid; kept if the lock is lost in it
+	until := l.valid() // when the takeover delay ends; kept if the lock is lost in it
 	for {
 		le, err := l.once(ctx, wait, name, &c, try)
 		if errors.Is(err, errWaited) {
@@ -139,8 +139,13 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	}
 }
 
-// later is t+d, and the latest time there is if that is beyond it.
-func later(t, d time.Duration) time.Duration { return t + min(d, math.MaxInt64-t) }
+// later is t+d, and the latest time there is if that is beyond it. d is not negative; t may be.
+func later(t, d time.Duration) time.Duration {
+	if t > math.MaxInt64-d {
+		return math.MaxInt64
+	}
+	return t + d
+}
 
 // once makes one attempt, when it is its turn in the wait queue of this process. ctx is the caller's;
 // wait ends with it, and earlier because of Close or WithWait.

@@ -276,9 +276,16 @@ func TestMaxHoldHears(t *testing.T) {
 			})
 		})
 	}
-	virtually(t, func(w *world) { // as long as there is
-		w.must(w.acquire(w.locker(lock.Options{}), lock.WithMaxHold(math.MaxInt64)).Check(lease / 2))
-	})
+	for _, start := range []time.Duration{0, -1000 * time.Hour} { // a clock may begin anywhere
+		virtually(t, func(w *world) { // as long as there is
+			l := w.locker(lock.Options{Clock: func() time.Duration { return start + w.now() }})
+			for _, most := range []time.Duration{time.Minute, math.MaxInt64} {
+				le := w.acquire(l, lock.WithMaxHold(most))
+				w.must(le.Check(lease / 2))
+				w.must(le.Release(w.Context()))
+			}
+		})
+	}
 }
 
 func TestTakeoverDelay(t *testing.T) {

@@ -65,6 +65,7 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 		asked:    make(chan struct{}),
 		suspect:  make(chan struct{}),
 		last:     math.MaxInt64,
+		until:    math.MinInt64,
 		due:      notDue,
 	}
 	// The lease outlives the context of the acquisition, which may have been about the wait only.

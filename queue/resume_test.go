@@ -207,6 +207,7 @@ func TestResumeTakesNothingBehindALostMessage(t *testing.T) {
 				if tc.fail != nil && (!errors.Is(results[0].Err, tc.fail) || b.faulty.Calls(queuetest.OpInsert) > 0) {
 					t.Errorf("%v, %d inserts", results[0].Err, b.faulty.Calls(queuetest.OpInsert))
 				}
+				synctest.Wait() // notifications ask for faults, too
 				b.failInserts()
 				for _, later := range []time.Duration{0, 2 * queue.DefaultIdleRotate} {
 					time.Sleep(later)
