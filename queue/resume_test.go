@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,14 +201,19 @@ func TestResumeTakesNothingBehindALostMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			book := notebook{fail: tc.fail}
 			resumed(t, tc.from, &book, func(t *testing.T, b *bench) {
-				b.failInserts(slices.Repeat([]queuetest.Fault{{Kind: tc.fault}}, 50)...)
+				var healed atomic.Bool
+				b.faulty.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
+					if op != queuetest.OpInsert || healed.Load() {
+						return queuetest.Fault{}
+					}
+					return queuetest.Fault{Kind: tc.fault}
+				}
 				results := b.PublishAll(t.Context(), messages("orders", 1))
 				wantStatus(t, results, tc.want)
 				if tc.fail != nil && (!errors.Is(results[0].Err, tc.fail) || b.faulty.Calls(queuetest.OpInsert) > 0) {
 					t.Errorf("%v, %d inserts", results[0].Err, b.faulty.Calls(queuetest.OpInsert))
 				}
-				synctest.Wait() // notifications ask for faults, too
-				b.failInserts()
+				healed.Store(true)
 				for _, later := range []time.Duration{0, 2 * queue.DefaultIdleRotate} {
 					time.Sleep(later)
 					_, err := b.Publish(t.Context(), "orders", nil, nil)
