@@ -341,14 +341,19 @@ func (le *Lease) hear(asked string) {
 // whyGone finds out why the record does not have the lease any more. Its timeout is short, because
 // the holder does not know about the loss before it returns.
 func (le *Lease) whyGone() (reason LostReason, why string) {
-	got, err := call(le.l, le.l.base, min(opTimeout(le.hold.Lease), minMargin), func(ctx context.Context) (reading, error) {
-		r, found, err := le.l.store.Read(ctx, le.name)
-		return reading{r, found}, err
-	}, nil)
-	if f := got.record.Forced; err == nil && f != nil && f.ID == le.hold.ID {
+	r, err := le.record(min(opTimeout(le.hold.Lease), minMargin))
+	if f := r.Forced; err == nil && f != nil && f.ID == le.hold.ID {
 		return LostForced, f.Why
 	}
 	return LostGone, ""
+}
+
+// record reads the lock's record; it is empty if there is none.
+func (le *Lease) record(timeout time.Duration) (Record, error) {
+	return call(le.l, le.l.base, timeout, func(ctx context.Context) (Record, error) {
+		r, _, err := le.l.store.Read(ctx, le.name)
+		return r, err
+	}, nil)
 }
 
 // bound sets the end of WithMaxHold.

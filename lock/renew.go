@@ -252,12 +252,9 @@ func (le *Lease) renew() {
 // look finds out, without a renewal, what others have done with a lease that already lasts until its end: released it by force, or asked for it.
 func (le *Lease) look() {
 	sent := le.l.valid()
-	got, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (reading, error) {
-		r, found, err := le.l.store.Read(ctx, le.name)
-		return reading{r, found}, err
-	}, nil)
+	r, err := le.record(opTimeout(le.hold.Lease))
 	if err == nil {
-		holds := got.record.Holds()
+		holds := r.Holds()
 		i := slices.IndexFunc(holds, func(h Hold) bool { return h.ID == le.hold.ID })
 		if i < 0 {
 			le.renew() // a read may be stale; the answer to a renewal is not

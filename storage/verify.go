@@ -280,9 +280,7 @@ func (v *verifier) note(it *item) error {
 
 // damage counts a violation, and keeps the first ones.
 func (v *verifier) damage(err error) {
-	if v.report.CorruptCount++; len(v.report.Corrupt) < maxCorrupt {
-		v.report.Corrupt = append(v.report.Corrupt, err)
-	}
+	v.report.Corrupt, v.report.CorruptCount = appendDamage(v.report.Corrupt, err), v.report.CorruptCount+1
 }
 
 // noteRecord adds an accepted record to the report, and decodes its body.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,10 +15,8 @@ import (
 // calls makes the operations named by ops do kind from now on, and the others work.
 func (r *rig) calls(kind queuetest.Kind, ops ...queuetest.Op) {
 	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-		for _, o := range ops {
-			if o == op {
-				return queuetest.Fault{Kind: kind}
-			}
+		if slices.Contains(ops, op) {
+			return queuetest.Fault{Kind: kind}
 		}
 		return queuetest.Fault{}
 	})

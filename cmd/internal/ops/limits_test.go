@@ -12,49 +12,28 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/clitest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// pipes is a listener without a network: its connections hold nothing, and their deadlines are those of the bubble's time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
+// pipes are connections to a server in a synctest bubble.
+type pipes struct{ *clitest.Pipes }
 
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-// dial connects, and closes the connection at the end of the test.
-func (p *pipes) dial(t *testing.T) net.Conn {
-	client, server := net.Pipe()
-	p.conns <- server
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-// servePipes answers at pipes. It is for a synctest bubble.
-func servePipes(t *testing.T, o Options) *pipes {
-	p := &pipes{make(chan net.Conn), make(chan struct{})}
+// servePipes answers at pipes.
+func servePipes(t *testing.T, o Options) pipes {
+	p := pipes{clitest.NewPipes()}
 	s := serve(p, "", o)
 	t.Cleanup(s.Close)
 	return p
 }
 
 // answer sends a GET, and returns the status of the answer, 0 if there is none.
-func (p *pipes) answer(t *testing.T, path string) int {
+func (p pipes) answer(t *testing.T, path string) int {
 	t.Helper()
-	c := p.dial(t)
+	c := p.Dial(t)
 	defer c.Close()
 	return answerOn(t, c, path)
 }
@@ -80,7 +59,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := servePipes(t, Options{})
 		for range 10 {
-			go io.WriteString(p.dial(t), strings.Repeat("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 20))
+			go io.WriteString(p.Dial(t), strings.Repeat("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 20))
 		}
 		synctest.Wait()
 		if code := p.answer(t, "/livez"); code != 200 {
@@ -107,7 +86,7 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				c := servePipes(t, Options{}).dial(t)
+				c := servePipes(t, Options{}).Dial(t)
 				go io.WriteString(c, test.begin)
 				c.SetReadDeadline(began.Add(time.Hour))
 				_, err := io.Copy(io.Discard, c)
@@ -143,7 +122,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 				p := servePipes(t, Options{})
 				var open atomic.Int64
 				for range 5 * maxConns {
-					c := p.dial(t)
+					c := p.Dial(t)
 					open.Add(1)
 					go func() {
 						io.WriteString(c, begin)
@@ -169,9 +148,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 func TestConnectionInUseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := servePipes(t, Options{})
-		used := p.dial(t)
+		used := p.Dial(t)
 		for i := range 5 * maxConns {
-			p.dial(t)
+			p.Dial(t)
 			synctest.Wait()
 			if i%(maxConns/2) != 0 {
 				continue

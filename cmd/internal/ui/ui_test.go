@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -17,6 +16,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/fencepost/fencepost/cmd/internal/clitest"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
@@ -415,37 +415,18 @@ func TestServerIsAway(t *testing.T) {
 	has(t, "page", body, "Cannot look at mongodb://db1,db2,db3/shop", "queue unreachable", `role="alert"`)
 }
 
-// pipes is a listener without a network: its connections hold nothing, and their deadlines are those of the bubble's time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 // ask sends a GET to the server that programs have, and returns the answer as it comes. It is for a synctest bubble.
 func ask(t *testing.T, o ui.Options) func(path string) *http.Response {
 	t.Helper()
 	u := ui.New(o)
-	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	p := clitest.NewPipes()
 	s := ops.NewServer(u.Handler(), "", nil)
 	go s.Serve(p)
 	t.Cleanup(func() { u.Close(); s.Close() })
 	return func(path string) *http.Response {
 		t.Helper()
-		client, server := net.Pipe()
-		t.Cleanup(func() { client.Close() })
+		client := p.Dial(t)
 		client.SetDeadline(time.Now().Add(time.Hour))
-		p.conns <- server
 		if _, err := io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
