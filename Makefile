@@ -56,6 +56,9 @@ demo: ARGS =
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte (ARGS=--ui: watch it with a browser)
 	bin/fencepost demo $(ARGS)
 
+# Packages whose tests run at the same time: one more than there are processors, as most of them wait for much of their time.
+PACKAGES := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
+
 # -parallel: the tests that may run beside others wait for much of their time. With twice as many, two slow processors are so busy that the
 # server answers too late. -vet=off: that is what make vet is for.
 .PHONY: test
@@ -64,7 +67,7 @@ test: ## run all tests, with a MongoDB server of their own
 
 .PHONY: suites
 suites: # of every module, with the server that test has started
-	go test -vet=off -count=1 -parallel 4 -timeout 40m $(ARGS)
+	go test -vet=off -count=1 -p $(PACKAGES) -parallel 4 -timeout 40m $(ARGS)
 	$(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
@@ -141,7 +144,8 @@ staticcheck:
 
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
-# ONEATATIME, where one goroutine computes at a time. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
+# ONEATATIME, where one goroutine computes at a time, and in those of FORLONG, where the goroutines of other tests do the same for hours of
+# virtual time, or for thousands of types. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
 # GORACE: without the second that every process otherwise sleeps before it exits. ARGS: the packages that take longest come first, so that none
 # of them runs alone at the end.
 ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
@@ -153,10 +157,13 @@ ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEver
 ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
 ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReadersSay
+FORLONG := TestNobodyWaitsForWhatWasPurged|TestAPoolHelpsOneThatIsStuck|TestPoolsThatDrainForLong|TestManyTypesOfADeadReplica|TestTypesThatOthersHoldAreLeftAlone
+FORLONG := $(FORLONG)|TestMessagesAreFoundWithoutNotifications|TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted|TestStatusTellsWhatIsStuck
+FORLONG := $(FORLONG)|TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue|TestManySpoiledMessagesAreCounted|TestBatchThatIsTooLargeByItsHeaders
 .PHONY: race
 race: ARGS = ./worker ./queue/mongoqueue . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -skip '$(ONEATATIME)' -count=1 -parallel 4 -timeout 20m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -skip '$(ONEATATIME)|$(FORLONG)' -count=1 -p $(PACKAGES) -parallel 4 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -vet=off -count=1 ./...
 
 # go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not
