@@ -71,13 +71,15 @@ func (s *bareSQLite) publish(ctx context.Context, n int) error {
 	return nil
 }
 
-// drain selects a batch, writes it, syncs it and deletes it, the deletion not synced, until nothing is left.
-func (s *bareSQLite) drain(ctx context.Context) error {
-	for last := s.done - 1; ; {
+// drain selects a batch, writes it, syncs it and deletes it, the deletion not synced, until it has drained most messages or nothing is left.
+// It calls committed after each batch, if that is not nil.
+func (s *bareSQLite) drain(ctx context.Context, most int, committed func(n int)) error {
+	end := s.done + most
+	for last := s.done - 1; last+1 < end; {
 		var buf []byte
 		first := last + 1
 		err := s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-			rows, err := tx.Query(`SELECT id, payload FROM bare WHERE id > ? ORDER BY id LIMIT ?`, last, messages.BatchSize)
+			rows, err := tx.Query(`SELECT id, payload FROM bare WHERE id > ? ORDER BY id LIMIT ?`, last, min(messages.BatchSize, end-first))
 			if err != nil {
 				return err
 			}
@@ -104,7 +106,11 @@ func (s *bareSQLite) drain(ctx context.Context) error {
 			return err
 		}
 		s.done = last + 1
+		if committed != nil {
+			committed(s.done - first)
+		}
 	}
+	return nil
 }
 
 func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
@@ -135,7 +141,7 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 		for _, err := range []error{
 			note(&e.publish, nameBare, func() error { return bare.publish(ctx, n) }),
 			note(&e.publish, nameFencepost, func() error { return ours.publishAll(ctx, publisher, n) }),
-			note(&e.drain, nameBare, func() error { return bare.drain(ctx) }),
+			note(&e.drain, nameBare, func() error { return bare.drain(ctx, n, nil) }),
 			note(&e.drain, nameFencepost, func() error { return ours.Drain(ctx, oneType) }),
 			messages.Complete("what the bare SQLite loop drained", bare.done, bare.next),
 		} {
@@ -148,4 +154,55 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 		}
 	}
 	return e, errors.Join(bare.j.Check(bare.next), ours.Verify(ctx))
+}
+
+// measureEmbeddedBacklog is measureBacklog without a server. Bare loop and Fencepost have a big backlog each, as their tables differ.
+func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err error) {
+	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
+	l.small = l.window
+	rounds := b.o.Rounds
+	all := l.big + rounds*2*l.window // leaves l.big at least
+	bare, ours, publishers := map[string]*bareSQLite{}, map[string]*place{}, map[string]*queue.Publisher{}
+	for _, size := range []string{small, big} {
+		if bare[size], err = openBareSQLite(ctx, b.o.Dir, "backlog_bare_"+size); err != nil {
+			return l, err
+		}
+		defer func() { err = errors.Join(err, bare[size].close()) }()
+		if ours[size], err = b.newEmbedded(ctx, "backlog_embedded_"+size); err != nil {
+			return l, err
+		}
+		if publishers[size], err = queue.NewPublisher(ctx, ours[size].Backend.Queue, queue.PublisherOptions{}); err != nil {
+			return l, err
+		}
+		defer func() { err = errors.Join(err, publishers[size].Close(context.WithoutCancel(ctx))) }()
+	}
+	publish := func(size string, n int) error {
+		return errors.Join(bare[size].publish(ctx, n), ours[size].publishAll(ctx, publishers[size], n))
+	}
+	if err := publish(big, all); err != nil {
+		return l, err
+	}
+	for range rounds {
+		if err := publish(small, l.small); err != nil {
+			return l, err
+		}
+		for _, size := range []string{small, big} {
+			c := newClocked(l.window)
+			if err := bare[size].drain(ctx, l.window, c.note); err != nil {
+				return l, err
+			}
+			rate, err := ours[size].fencepostWindow(ctx, oneType, l.window)
+			if err != nil {
+				return l, err
+			}
+			l.rates[nameBare+size] = append(l.rates[nameBare+size], c.rate)
+			l.rates[nameFencepost+size] = append(l.rates[nameFencepost+size], rate)
+		}
+	}
+	l.taken = ours[big].Drained[oneType]
+	l.left = all - l.taken
+	for _, size := range []string{small, big} {
+		err = errors.Join(err, bare[size].j.Check(bare[size].done), ours[size].Verify(ctx))
+	}
+	return l, err
 }
