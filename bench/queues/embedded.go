@@ -156,12 +156,15 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 	return e, errors.Join(bare.j.Check(bare.next), ours.Verify(ctx))
 }
 
+// windows of a round, which are short.
+const windows = 7
+
 // measureEmbeddedBacklog is measureBacklog without a server. Bare loop and Fencepost have a big backlog each, as their tables differ.
 func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err error) {
 	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
 	l.small = l.window
-	rounds := b.o.Rounds
-	all := l.big + rounds*2*l.window // leaves l.big at least
+	rounds := b.few()
+	all := l.big + rounds*windows*2*l.window // leaves l.big at least
 	bare, ours, publishers := map[string]*bareSQLite{}, map[string]*place{}, map[string]*queue.Publisher{}
 	for _, size := range []string{small, big} {
 		if bare[size], err = openBareSQLite(ctx, b.o.Dir, "backlog_bare_"+size); err != nil {
@@ -183,20 +186,26 @@ func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err erro
 		return l, err
 	}
 	for range rounds {
-		if err := publish(small, l.small); err != nil {
-			return l, err
+		took := map[string]float64{} // seconds, in all windows of the round
+		for range windows {
+			if err := publish(small, l.small); err != nil {
+				return l, err
+			}
+			for _, size := range []string{small, big} {
+				c := newClocked(l.window)
+				if err := bare[size].drain(ctx, l.window, c.note); err != nil {
+					return l, err
+				}
+				rate, err := ours[size].fencepostWindow(ctx, oneType, l.window)
+				if err != nil {
+					return l, err
+				}
+				took[nameBare+size] += 1 / c.rate
+				took[nameFencepost+size] += 1 / rate
+			}
 		}
-		for _, size := range []string{small, big} {
-			c := newClocked(l.window)
-			if err := bare[size].drain(ctx, l.window, c.note); err != nil {
-				return l, err
-			}
-			rate, err := ours[size].fencepostWindow(ctx, oneType, l.window)
-			if err != nil {
-				return l, err
-			}
-			l.rates[nameBare+size] = append(l.rates[nameBare+size], c.rate)
-			l.rates[nameFencepost+size] = append(l.rates[nameFencepost+size], rate)
+		for name, t := range took {
+			l.rates[name] = append(l.rates[name], windows/t)
 		}
 	}
 	l.taken = ours[big].Drained[oneType]
