@@ -144,13 +144,15 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		if !failed && settled > 0 {
 			continue
 		}
-		h.count(func(st *Stats) { st.Retries++ })
 		// Acknowledge what is handled now: the pause may be long.
 		if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil {
 			return err
 		}
 		done.ids = nil
 		h.pause(ctx, h.retries.pause.Spread())
+		if !h.ending(ctx) {
+			h.count(func(st *Stats) { st.Retries++ })
+		}
 	}
 	h.over = len(msgs) > 0
 	return ctx.Err()

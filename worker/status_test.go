@@ -84,6 +84,23 @@ func TestStatusOfAMessageThatFails(t *testing.T) {
 	})
 }
 
+// A pause that ends with the session is followed by no call.
+func TestRetriesAreCalls(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var calls uint64
+		p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error {
+			calls++
+			return errors.New("the shop is closed")
+		})))
+		r.publish(typ, 1)
+		time.Sleep(10 * time.Second)
+		p.stop()
+		if n := p.Stats().Retries; n < 2 || n != calls-1 {
+			t.Errorf("%d retries in %d calls", n, calls)
+		}
+	})
+}
+
 // A type whose messages cannot be acknowledged, or put aside, is blocked until they can.
 func TestStatusOfAnAcknowledgementThatFails(t *testing.T) {
 	refuse := inFiles(func(f *Files) { f.Filter = func(queue.Message) error { return errors.New("not wanted") } })

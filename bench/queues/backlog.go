@@ -104,11 +104,13 @@ func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
 	return nil
 }
 
-// measureBacklog: bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small backlogs of
-// exactly a window.
+// ahead is what a small backlog has behind the window: more than a pool fetches ahead, so that it does so to the end of each window.
+const ahead = 5 * messages.BatchSize
+
+// measureBacklog: bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small backlogs.
 func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
-	l.small = l.window
+	l.small = l.window + ahead
 	bare, err := b.newPlace("small_bare")
 	if err != nil {
 		return l, err
@@ -150,6 +152,9 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 			if err := step(); err != nil {
 				return l, err
 			}
+		}
+		if err := errors.Join(bare.Bare(ctx, oneType, 0, nil), ours.Drain(ctx, oneType)); err != nil {
+			return l, err
 		}
 	}
 	l.taken = shared.Drained[oneType]

@@ -162,7 +162,7 @@ const windows = 7
 // measureEmbeddedBacklog is measureBacklog without a server. Bare loop and Fencepost have a big backlog each, as their tables differ.
 func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err error) {
 	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
-	l.small = l.window
+	l.small = l.window + ahead
 	rounds := b.few()
 	all := l.big + rounds*windows*2*l.window // leaves l.big at least
 	bare, ours, publishers := map[string]*bareSQLite{}, map[string]*place{}, map[string]*queue.Publisher{}
@@ -202,6 +202,9 @@ func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err erro
 				}
 				took[nameBare+size] += 1 / c.rate
 				took[nameFencepost+size] += 1 / rate
+			}
+			if err := errors.Join(bare[small].drain(ctx, l.small, nil), ours[small].Drain(ctx, oneType)); err != nil {
+				return l, err
 			}
 		}
 		for name, t := range took {

@@ -51,7 +51,7 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	suitetest.Check(t, o, res, []string{"≥ 0.9", "≥ 20", nameAgain, nameSend, nameOrdered, nameUnordered, "control: the same of the bare loop",
-		"### Embedded", "10 k, embedded", "over HTTP / in Go, embedded", "over HTTP / in Go, server", namePeerSQLite, "River, 1 worker", "River, 100 workers", "Asynq, 1 worker", "everysec", "the holder is stopped", "asked to give it back"}, []string{"| n/a", "(n/a", "Inf"})
+		"### Embedded", "15 k, embedded", "over HTTP / in Go, embedded", "over HTTP / in Go, server", namePeerSQLite, "River, 1 worker", "River, 100 workers", "Asynq, 1 worker", "everysec", "the holder is stopped", "asked to give it back"}, []string{"| n/a", "(n/a", "Inf"})
 	for _, plot := range []string{plotBacklog, plotPeers} {
 		if !strings.HasPrefix(res.Plots[plot], "<svg") || strings.Contains(res.Plots[plot], "NaN") {
 			t.Errorf("plot %s: %.100q", plot, res.Plots[plot])
