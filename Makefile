@@ -56,9 +56,6 @@ demo: ARGS =
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte (ARGS=--ui: watch it with a browser)
 	bin/fencepost demo $(ARGS)
 
-# Packages whose tests run at the same time: one more than there are processors, as most of them wait for much of their time.
-PACKAGES := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
-
 # -parallel: the tests that may run beside others wait for much of their time. With twice as many, two slow processors are so busy that the
 # server answers too late. -vet=off: that is what make vet is for.
 .PHONY: test
@@ -67,8 +64,8 @@ test: ## run all tests, with a MongoDB server of their own
 
 .PHONY: suites
 suites: # of every module, with the server that test has started
-	go test -vet=off -count=1 -p $(PACKAGES) -parallel 4 -timeout 40m $(ARGS)
-	$(call inmodules,go test -vet=off -count=1 -p $(PACKAGES) -timeout 40m ./...)
+	go test -vet=off -count=1 -parallel 4 -timeout 40m $(ARGS)
+	$(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
 # One schedule, with everything that happens in it: make sim ARGS=-seed=47
@@ -160,6 +157,8 @@ ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReader
 FORLONG := TestNobodyWaitsForWhatWasPurged|TestAPoolHelpsOneThatIsStuck|TestPoolsThatDrainForLong|TestManyTypesOfADeadReplica|TestTypesThatOthersHoldAreLeftAlone
 FORLONG := $(FORLONG)|TestMessagesAreFoundWithoutNotifications|TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted|TestStatusTellsWhatIsStuck
 FORLONG := $(FORLONG)|TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue|TestManySpoiledMessagesAreCounted|TestBatchThatIsTooLargeByItsHeaders
+# Packages that run at the same time: one more than there are processors, as most of them wait for much of their time.
+PACKAGES := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 .PHONY: race
 race: ARGS = ./worker ./queue/mongoqueue . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:

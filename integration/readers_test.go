@@ -283,7 +283,7 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 			state = binary.AppendUvarint(state, spans)
 			c.checkpoint(append(state, bytes.Repeat([]byte{1}, 2*spans)...))
 		},
-		// A million producers in a checkpoint.
+		// More than a million producers in a checkpoint.
 		"producers": func(c *craftedFile) {
 			c.region("w1")
 			state := binary.AppendUvarint([]byte{4}, 1<<20)
@@ -318,7 +318,11 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 			dir := t.TempDir()
 			c := craft(t, dir, "t")
 			fill(c)
-			readersStayWithin(t, dir, c.close())
+			worker := int64(maxReaderRSS)
+			if name == "producers" {
+				worker = 300 << 20 // with a state of more than a million, see docs/limits.md
+			}
+			readersStayWithin(t, dir, c.close(), worker)
 		})
 	}
 }
@@ -401,7 +405,8 @@ func damageFirst(t *testing.T, path string) {
 }
 
 // readersStayWithin runs them on the one file of a directory.
-func readersStayWithin(t *testing.T, dir, path string) {
+// readersStayWithin runs every program that reads files on one. worker is what a worker may take, in bytes.
+func readersStayWithin(t *testing.T, dir, path string, worker int64) {
 	t.Helper()
 	url := "sqlite://" + filepath.Join(dir, "fencepost.db")
 	mustRun(t, nil, "producer", "publish", "--url", url, "--type", "t", "--message", "for a worker to open the file")
@@ -421,7 +426,11 @@ func readersStayWithin(t *testing.T, dir, path string) {
 		start := time.Now()
 		code, peak, stderr := peakOf(t, args[0], args[1:]...)
 		t.Logf("%s: exit code %d, %d MiB, %v%s", strings.Join(args[:2], " "), code, peak>>20, time.Since(start).Round(time.Millisecond), firstLine(stderr))
-		if peak > maxReaderRSS {
+		most := int64(maxReaderRSS)
+		if args[0] == "worker" {
+			most = worker
+		}
+		if peak > most {
 			t.Errorf("%s takes %d MiB", strings.Join(args, " "), peak>>20)
 		}
 		if code < 0 || strings.Contains(stderr, "panic") || strings.Contains(stderr, "fatal error") {
