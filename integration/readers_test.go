@@ -404,8 +404,7 @@ func damageFirst(t *testing.T, path string) {
 	must(t, err)
 }
 
-// readersStayWithin runs them on the one file of a directory.
-// readersStayWithin runs every program that reads files on one. worker is what a worker may take, in bytes.
+// readersStayWithin runs them on the one file of a directory. worker is what a worker may take, in bytes.
 func readersStayWithin(t *testing.T, dir, path string, worker int64) {
 	t.Helper()
 	url := "sqlite://" + filepath.Join(dir, "fencepost.db")
