@@ -64,7 +64,7 @@ test: ## run all tests, with a MongoDB server of their own
 
 .PHONY: suites
 suites: # of every module, with the server that test has started
-	go test -vet=off -count=1 -parallel 4 -timeout 40m $(ARGS)
+	go test -vet=off -count=1 -p $(PACKAGES) -parallel 4 -timeout 40m $(ARGS)
 	$(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
