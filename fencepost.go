@@ -8,7 +8,8 @@
 //	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, …}) // drain
 //
 // With no URL, or sqlite://path, everything runs embedded: one SQLite database shared by any number of worker and
-// producer processes of one machine, no server. To scale beyond one machine, change only the URL.
+// producer processes of one machine, no server. To scale beyond one machine, set the URL of a MongoDB, and keep the files in a
+// store (package storage/slots), or give each machine its own types and directory.
 package fencepost
 
 import (

@@ -30,8 +30,8 @@
 // unless the clock was set back; [Lease.RaiseToken] covers even that for a resource that remembers.
 //
 // As long as the clock rates of two machines agree within 1/16 and holders honour [Lease.Context],
-// at most one lease of a name is valid at any time. No wall clock matters: nobody compares a stored
-// date with a clock. A waiter takes a lock over only after it has itself watched one record version
+// at most one lease of a name is valid at any time. Wall clocks play no part in that: nobody compares
+// a stored date with a clock. A waiter takes a lock over only after it has itself watched one record version
 // stay unchanged for the holder's whole lease plus 1/16 plus 250 ms. The holder ends its lease 1/16
 // (at least 250 ms) early, counted from when it sent the last renewal that was acknowledged.
 //

@@ -11,8 +11,8 @@ import (
 )
 
 // adminHelp is for the help of the commands that wait for their turn.
-const adminHelp = `One such command works on a type at a time: dead requeue, dead rm, scheduled rm, types purge, keep, copy, and the same on the pages of ui. A
-second one waits for --wait, then exits with 5 and names the one that runs.`
+const adminHelp = `Only one of these can run on a type at a time: dead requeue, dead rm, scheduled rm, types purge, keep, copy, and the same actions in ui. A
+second command waits up to --wait (copy and ui: 15 s), then exits with 5 and names the running command.`
 
 // adminFlags are those of commands that change what is stored for a type.
 type adminFlags struct {

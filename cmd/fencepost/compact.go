@@ -166,8 +166,7 @@ here. That makes few large objects of the many small ones that workers write int
 ` + cli.ExitHelp,
 		Example: `  fencepost compact --compress data/orders.fpl
   fencepost compact --store mongodb: --url mongodb://db1,db2,db3/shop orders
-  fencepost compact --from 1 data/orders.fpl && fencepost keep --replaced --yes data/orders.fpl
-  fencepost verify data && rm data/orders.fpl`,
+  fencepost compact --from 1 data/orders.fpl && fencepost keep --replaced --yes data/orders.fpl`,
 	}
 	f.add(cmd)
 	cmd.Flags().Uint64Var(&from, "from", 0, "also copy the files before the newest, from this generation on (orders@0003.fpl is generation 3, orders.fpl 1)")

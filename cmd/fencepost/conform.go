@@ -21,8 +21,8 @@ import (
 func conformCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conform",
-		Short: "Judge programs that others wrote by the protocol they have to keep",
-		Long:  "Conform judges programs that speak the protocol of docs/protocol.md: publishers in any language.",
+		Short: "Test whether a program follows the Fencepost protocol",
+		Long:  "Conform tests programs that speak the protocol of docs/protocol.md: publishers in any language.",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -33,8 +33,10 @@ func conformCommand() *cobra.Command {
 func conformPublisherCommand() *cobra.Command {
 	var c conformPublisher
 	cmd := &cobra.Command{
-		Use:   "publisher --url mongodb://HOST -- COMMAND [ARGUMENT]…",
-		Short: "Break everything around a publisher, and check that it loses and doubles nothing",
+		Use: "publisher --url mongodb://HOST [flags] -- COMMAND [ARGUMENT]…",
+
+		DisableFlagsInUseLine: true,
+		Short:                 "Break everything around a publisher, and check that it loses and doubles nothing",
 		Long: `Conform publisher starts COMMAND, a publisher written in any language. COMMAND publishes what it reads on stdin to the database of
 FENCEPOST_URL in its environment, and prints what became of it on stdout:
 

@@ -92,15 +92,15 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [TYPE]…",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
 		Long: `Doctor looks at everything that workers rely on. It writes only a test file to the directory or test values to the store, and removes
-them. It exits with 1 if something would keep workers from working, or one of the oldest 100 messages of a type cannot be appended, with 3 if
+them. It exits with 1 if something would prevent workers from working, or one of the oldest 100 messages of a type cannot be appended, with 3 if
 a file is not the registered one, or a file of a type is missing, cut, renamed or a copy, and with 4 if no type has a name that is given. A
 warning is about something that works, but not as well as it could.
 
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
 Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.
 
-It looks at the files and messages of all types, or of those that are named, by name or glob. After --within it begins with no other type, and
-warns how many it did not look at.`,
+It looks at the files and messages of all types, or of those that are named, by name or glob. When --within has passed it starts no further
+type, and reports how many it skipped.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
   fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:

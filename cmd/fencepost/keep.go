@@ -43,10 +43,10 @@ stands for all types in it, and a file for all files of its type. With --store a
   --size 100GiB    the oldest files, until those of a type have no more than this together
   --replaced       files that compact or repair replaced, once the file with their messages was read whole
 
-When a file was sealed is known from the clock of the worker that did it. --age counts from this machine's clock or the database's, whichever is
-behind. Files that have the messages of removed ones, because of compact or repair, are read first.
+The time when a file was sealed comes from the clock of the worker that sealed it. --age compares it with this machine's clock or the database's,
+whichever is earlier. Files that have the messages of removed ones, because of compact or repair, are read first.
 
-Workers go on meanwhile. The newest file of a type is never removed, nor one that is not sealed. Nothing is removed of a type if a file is missing,
+Workers continue meanwhile. The newest file of a type is never removed, nor one that is not sealed. Nothing is removed of a type if a file is missing,
 cut, renamed or a copy, or if the newest is not the one that the database names. Copies are refused as before: what workers have to know
 of older messages is in the newest file.
 

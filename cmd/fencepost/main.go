@@ -27,7 +27,8 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fencepost",
 		Short: "Exactly-once, ordered, single-writer binary logs, fed from a queue by as many workers as you like",
-		Long: `Fencepost inspects what producers publish and workers write: the files, the types in the queue and the locks.
+		Long: `Fencepost inspects and operates what producers publish and workers write: the files, the types in the queue and the locks. It also serves
+them over HTTP.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost demo                       # the whole thing on this machine, with a worker killed in the middle

@@ -55,15 +55,15 @@ func (f *serveFlags) command() *cobra.Command {
 		Long: `Serve answers HTTP requests of programs in any language, and prints its address: they publish messages, read the messages that are in the files, and
 follow them as they are appended. docs/http.md in the repository shows how, docs/openapi.yaml describes every request.
 
-An answer to a publish comes when the message is stored durably, or refused for certain, or when nobody knows (504): then the same request with
-the same Idempotency-Key is safe.
+A publish request is answered when the message is stored durably or refused. If the outcome is unknown, the answer is 504. It is then safe to
+repeat the request with the same Idempotency-Key.
 
 It answers this machine only, and asks for no token. To be reached from other machines it needs --token-file or --client-ca.
 
 Files are read where this program reaches them: in --dir on this machine, or in --store.
 
-On SIGTERM or SIGINT it finishes the requests under way, for up to --stop-timeout, answers new ones with 503, and ends. A second signal ends it at once;
-messages under way are unknown to their clients then.
+On SIGTERM or SIGINT it finishes the requests in progress, for up to --stop-timeout, answers new ones with 503, and ends. A second signal ends it
+at once; clients then do not know the outcome of requests in progress.
 
 Files of tokens and certificates are read again when they have changed.`,
 		Example: `  fencepost serve

@@ -84,7 +84,7 @@ func typesLsCommand() *cobra.Command {
 		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
 		Long: `Ls lists all types, or those that are named, by name or glob; with --pending only those with pending messages. It costs the server a read
 of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.
-With -o json the array is written while the types are looked at; if that fails it has no end, and the exit code is not 0.`,
+With -o json the array is streamed. On an error it stays incomplete, and the exit code is not 0.`,
 		Example: `  fencepost types ls
   fencepost types ls 'customer-7*' --pending
   fencepost types ls --url mongodb://localhost/shop -o json`,

@@ -128,8 +128,8 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 // pauseFlags says which half of a type is meant; both if neither is said.
 func pauseFlags(cmd *cobra.Command, to bool) func() (queue.SettingsPatch, error) {
 	var drain, publish bool
-	cmd.Flags().BoolVar(&drain, "drain", false, "only draining")
-	cmd.Flags().BoolVar(&publish, "publish", false, "only publishing")
+	cmd.Flags().BoolVar(&drain, "drain", false, "apply to draining only")
+	cmd.Flags().BoolVar(&publish, "publish", false, "apply to publishing only")
 	return func() (queue.SettingsPatch, error) { return admin.Pause(drain, publish, to), nil }
 }
 
@@ -150,7 +150,7 @@ func typesResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "resume TYPE…",
 		Short:   "End a pause",
-		Long:    `Resume ends a pause, or with --drain or --publish that half of it. Workers and publishers notice within seconds. A TYPE may be a glob.`,
+		Long:    `Resume ends a pause or, with --drain or --publish, only that part of it. Workers and publishers notice within seconds. A TYPE may be a glob.`,
 		Example: `  fencepost types resume orders`,
 	}
 	return changeCommand(cmd, pauseFlags(cmd, false))
@@ -225,7 +225,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		Example: `  fencepost types purge orders --dry-run
   fencepost types purge orders 065svpgc20000000000001o00000001a --yes
   fencepost types purge orders --foreign --dry-run
-  fencepost types pause orders --drain && fencepost types purge orders --older 24h --yes; fencepost types resume orders --drain`,
+  fencepost types purge orders --older 24h --yes`,
 	}
 	url := cli.URLFlag(cmd)
 	turn.add(cmd)

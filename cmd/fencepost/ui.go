@@ -40,20 +40,20 @@ func (f *uiFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Look at types, files, messages, dead letters, workers and locks with a browser, and act on them",
-		Long: `Ui serves pages about everything that is in the queue and in the files, and prints their address. They stay true while they are
-open. It ends with the first signal.
+		Long: `Ui serves pages about everything that is in the queue and in the files, and prints their address. Open pages update
+automatically. It ends with the first signal.
 
 With --write there are actions on the pages: pause, resume, limit and purge types, requeue and remove dead letters, remove delayed
-messages, release locks. Each does what the command of the same name does, says before what will happen and to how many, and is logged
-with its user and reason. Without --write nothing can be changed; with --writers only by the users that it names.
+messages, release locks. Each does what the command of the same name does. It first shows what will happen, and to how many messages; and it
+is logged with its user and reason. Without --write nothing can be changed; with --writers only by the users that it names.
 
 It answers this machine only, and asks for no password. To be reached from other machines it needs --auth-file, or a proxy that has asked for
-the password and names the user in a header (--user-header, --proxy). It has no TLS: that is a proxy's, too.
+the password and names the user in a header (--user-header, --proxy). It has no TLS; use a proxy for that as well.
 
 Files are shown where this program reaches them: in --dir on this machine, or in --store. Of others it says where they are.
 
-While nobody looks it asks the server nothing. While somebody does it costs two reads of index entries per type and refresh, a few at
-a time, however many look.`,
+While no page is open it asks the server nothing. Otherwise it costs two reads of index entries per type and refresh, a few at a time, no
+matter how many pages are open.`,
 		Example: `  fencepost ui
   fencepost ui --write
   fencepost ui --url mongodb://localhost/shop --store mongodb: --listen :8080

@@ -44,8 +44,8 @@ it reads the disk.
 
 A file that is the successor of another one, such as orders@0002.fpl, continues the producers' counters of that one. Files of one type
 are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be any generation. In a directory the
-newest must be there, too; files that are named one by one may be a part of the series. So it is with --store, where a type stands for
-all its files, and no argument for all types.
+newest must be there, too; files named individually may be part of a series. The same applies with --store: a type means all its files, and
+no argument means all types.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl

@@ -81,9 +81,9 @@ their type. Messages that are due at the same time keep their order.
 Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
 message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
 
-With --resume STATEFILE, publishing one FILE survives any end, kill -9 and power failures included: run the same command again, and every message
-is in the file once and in order. The state file records the progress; it is replaced before each batch is sent. Resume within 12 hours: until then
-it is certain that messages in flight are recognised.
+With --resume STATEFILE you can resume publishing one FILE after any interruption, including kill -9 and power loss: run the same command again,
+and every message gets into the file once and in order. The state file records the progress; it is replaced before each batch is sent. Resume
+within 12 hours: until then messages in flight are always recognised as duplicates.
 
 Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, …
 ` + cli.ExitHelp,

@@ -44,7 +44,7 @@ const (
 // addressVar adds a flag for an address that may have a password, and one for a file that the address is in.
 func addressVar(cmd *cobra.Command, address *string, name, byDefault, usage, example string) {
 	env := EnvPrefix + strings.ToUpper(name)
-	cmd.Flags().StringVar(address, name, byDefault, usage+"; pass a password by --"+name+inFile+" or "+env+", as everybody can see command lines with ps")
+	cmd.Flags().StringVar(address, name, byDefault, usage+"; pass a password by --"+name+inFile+" or "+env+", because every user can see command lines with ps")
 	cmd.Flags().String(name+inFile, "", "file whose only line is the value of --"+name+", or a pipe, as in --"+name+inFile+" <(pass show "+example+")")
 }
 

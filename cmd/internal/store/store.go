@@ -54,7 +54,7 @@ type Place struct {
 
 // Flag adds --store to a command whose files are in a directory otherwise.
 func Flag(cmd *cobra.Command) *string {
-	return cli.StoreFlag(cmd, "keep the files in a store that every machine reaches, instead of --dir")
+	return cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
 }
 
 // FlagOfReader adds --store to a command that reads the files that its arguments name.

@@ -29,25 +29,25 @@ func newCommand() *cobra.Command {
 		Use:   "worker --type TYPE [--type TYPE]…",
 		Short: "Run a worker replica: append the messages of some types to their files",
 		Long: `Worker is one replica of a Fencepost worker pool. It takes the lock of each of its types, appends that type's messages to
-<dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like, on as many
-machines as share the directory's storage; no type ever has two writers.
+<dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like on the machine of the directory; no
+type ever has two writers.
 
-With --store the files are in a store that every machine reaches, so any replica goes on with any type on any machine. At startup it
-tries whether the store keeps its word: of 32 that create the same value one must succeed.
+With --store the files are in a store that every machine reaches: start replicas on any machine, and any of them can continue any type. At
+startup the worker tests the store: of 32 simultaneous attempts to create the same value, exactly one must succeed.
 
 With --ui the worker's --listen also serves pages about the queue and the files, read-only.
 
 At startup it waits up to --connect-timeout for a usable server, for example while the server restarts or its replica set elects a primary.
 
-On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0. A second signal exits at once (130).
-Neither loses anything.
+On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0; with 1 if --grace ends first, with 3 if a type
+was refused. A second signal exits at once (130). None of this loses a message.
 
 Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=orders,audit, FENCEPOST_BATCH_BYTES, …, or in a
 file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and where it comes from.
 ` + cli.ExitHelp,
 		Example: `  worker --type orders                                   # embedded: ./data/fencepost.db and ./data/orders.fpl
-  worker --url mongodb://db1,db2,db3/shop --dir /srv/logs --type orders --type 'audit-*'
-  worker --url mongodb://db1,db2,db3/shop --store mongodb: --type orders      # the files are in the database, too
+  worker --url mongodb://db1,db2,db3/shop --dir /srv/logs --type orders --type 'audit-*'    # the files are on this machine
+  worker --url mongodb://db1,db2,db3/shop --store mongodb: --type orders      # the files are in the database, for any machine
   worker --all-types --until-empty                       # drain everything there is, then exit`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
