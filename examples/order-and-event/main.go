@@ -132,7 +132,12 @@ func drain(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	defer b.Close(context.WithoutCancel(ctx))
-	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir}, UntilEmpty: true})
+	pool, err := worker.New(worker.Config{
+		Queue: b.Queue, Locker: b.Locker,
+		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // a container's own layer is good enough for an example
+		Types:      []string{"ordered"},
+		UntilEmpty: true,
+	})
 	if err != nil {
 		return err
 	}

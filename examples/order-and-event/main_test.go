@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/examples/internal/exampletest"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/queue"
@@ -29,5 +31,27 @@ func TestOrderAndEvent(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if err != nil || len(lines) != 5 || lines[1] != "table: sold out: neither an order nor an event" || strings.Contains(strings.Join(lines[3:], ""), "table") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// An event that is stored is in the file. It needs no transactions.
+func TestDrain(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "shop.db")
+	b, err := fencepost.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(t.Context()) //nolint:errcheck // nothing is under way
+	p, err := queue.NewPublisher(t.Context(), b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context()) //nolint:errcheck // nothing is under way
+	if _, err := p.Publish(t.Context(), "ordered", []byte("1 × chair"), nil); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := drain(t.Context(), url, &out); err != nil || out.String() != "in the file: 1 × chair\n" {
+		t.Errorf("it printed %q, and: %v", out.String(), err)
 	}
 }
