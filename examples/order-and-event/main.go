@@ -39,6 +39,7 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("order-and-event", flag.ExitOnError) // with 2 if a flag is wrong
 	url := flags.String("url", "mongodb://127.0.0.1:27017/shop?replicaSet=rs0", "a replica set, and the database of orders and events")
+	dir := flags.String("dir", "data", "where the files are; the same in every run with this database")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			fmt.Fprintf(out, "%s: an order and its event\n", o.Item)
 		}
 	}
-	return drain(ctx, *url, out)
+	return drain(ctx, *url, *dir, out)
 }
 
 // order is a document of the shop's own.
@@ -121,12 +122,7 @@ func (s *shop) place(ctx context.Context, o order) error {
 }
 
 // drain appends the events to a file, and reads it.
-func drain(ctx context.Context, url string, out io.Writer) error {
-	dir, err := os.MkdirTemp("", "fencepost-example-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func drain(ctx context.Context, url, dir string, out io.Writer) error {
 	b, err := fencepost.Open(ctx, url)
 	if err != nil {
 		return err

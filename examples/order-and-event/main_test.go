@@ -21,7 +21,7 @@ func TestOrderAndEvent(t *testing.T) {
 		t.Skip(mongotest.EnvURI + " names no server")
 	}
 	url, _ := mongotest.Fresh(t)
-	out, err := exampletest.Output(t, run, "--url", url)
+	out, err := exampletest.Output(t, run, "--url", url, "--dir", t.TempDir())
 	if errors.Is(err, queue.ErrUnsupported) {
 		if out != "" || !strings.Contains(err.Error(), "replica set") {
 			t.Errorf("it printed %q, and: %v", out, err)
@@ -34,9 +34,10 @@ func TestOrderAndEvent(t *testing.T) {
 	}
 }
 
-// An event that is stored is in the file. It needs no transactions.
+// The events are in the file, with those of the runs before. It needs no transactions.
 func TestDrain(t *testing.T) {
-	url := "sqlite://" + filepath.Join(t.TempDir(), "shop.db")
+	dir := t.TempDir()
+	url := "sqlite://" + filepath.Join(dir, "shop.db")
 	b, err := fencepost.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +48,15 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close(t.Context()) //nolint:errcheck // nothing is under way
-	if _, err := p.Publish(t.Context(), "ordered", []byte("1 × chair"), nil); err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	if err := drain(t.Context(), url, &out); err != nil || out.String() != "in the file: 1 × chair\n" {
-		t.Errorf("it printed %q, and: %v", out.String(), err)
+	var want string
+	for _, event := range []string{"1 × chair", "3 × lamp"} {
+		if _, err := p.Publish(t.Context(), "ordered", []byte(event), nil); err != nil {
+			t.Fatal(err)
+		}
+		want += "in the file: " + event + "\n"
+		var out strings.Builder
+		if err := drain(t.Context(), url, filepath.Join(dir, "data"), &out); err != nil || out.String() != want {
+			t.Errorf("it printed %q, and: %v", out.String(), err)
+		}
 	}
 }

@@ -32,20 +32,28 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("publish-and-drain", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in --dir)")
+	dir := flags.String("dir", "", "where the files are; the same in every run with one database (default: data if there is a --url, else a temporary directory)")
 	stream := flags.Int("stream", 10_000, "messages of the stream")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
 		os.Exit(2)
 	}
-	dir, err := os.MkdirTemp("", "fencepost-example-")
-	if err != nil {
-		return err
+	switch {
+	case *dir != "":
+	case *url != "":
+		*dir = "data" // the database knows its files, so they stay
+	default:
+		temp, err := os.MkdirTemp("", "fencepost-example-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(temp)
+		*dir = temp
 	}
-	defer os.RemoveAll(dir)
 	if *url == "" {
-		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+		*url = "sqlite://" + filepath.Join(*dir, "fencepost.db")
 	}
 
 	b, err := fencepost.Open(ctx, *url)
@@ -56,11 +64,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := publish(ctx, b.Queue, *stream, out); err != nil {
 		return err
 	}
-	if err := drain(ctx, b, dir, out); err != nil {
+	if err := drain(ctx, b, *dir, out); err != nil {
 		return err
 	}
 	for _, typ := range []string{"audit", "orders", "readings"} {
-		if err := read(filepath.Join(dir, storage.FileName(typ)), out); err != nil {
+		if err := read(filepath.Join(*dir, storage.FileName(typ)), out); err != nil {
 			return err
 		}
 	}

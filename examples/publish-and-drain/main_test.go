@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 func TestPublishAndDrain(t *testing.T) {
 	exampletest.Backends(t, func(t *testing.T, url string) {
-		out, err := exampletest.Output(t, run, "--url", url, "--stream", "2500")
+		out, err := exampletest.Output(t, run, "--url", url, "--dir", t.TempDir(), "--stream", "2500")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,4 +38,27 @@ readings.fpl holds 2500
 			t.Errorf("got\n%s\nwant\n%s", out, want)
 		}
 	})
+}
+
+// The files stay if their database does, and the next run appends to them. Of the program's own database nothing stays.
+func TestWhatStays(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("TMPDIR", ".")
+	for _, test := range []struct {
+		args   []string
+		second string
+	}{
+		{[]string{"--stream", "1"}, "orders.fpl holds 3\n"},
+		{[]string{"--stream", "1", "--url", "sqlite://shop.db"}, "orders.fpl holds 6\n"},
+		{[]string{"--stream", "1", "--dir", "embedded"}, "orders.fpl holds 6\n"},
+	} {
+		for _, want := range []string{"orders.fpl holds 3\n", test.second} {
+			if out, err := exampletest.Output(t, run, test.args...); err != nil || !strings.Contains(out, want) {
+				t.Errorf("%v: %v; it does not print %q", test.args, err, want)
+			}
+		}
+	}
+	if left, err := filepath.Glob("fencepost-example-*"); err != nil || left != nil {
+		t.Errorf("left behind: %v (%v)", left, err)
+	}
 }
