@@ -25,20 +25,20 @@ export class Fencepost {
     for (const [name, value] of Object.entries(headers)) send[`Fencepost-Header-${name}`] = value;
     if (delay) send["Fencepost-Delay"] = delay;
     const end = Date.now() + this.repeatFor;
-    for (;;) {
-      let wait = 2, failed;
+    for (let unclear; ; ) {
+      let failed;
       try {
         const answer = await fetch(`${this.url}/v1/types/${type}/messages`, { method: "POST", headers: send, body: payload });
-        const body = await answer.json();
-        if (answer.status === 201) return body.id;
-        failed = new Problem(body);
-        if (![408, 429, 503, 504].includes(answer.status)) throw failed;
-        wait = body.retry_after_seconds ?? wait;
+        if (answer.status === 201) return (await answer.json()).id;
+        failed = await problemOf(answer);
       } catch (error) {
-        if (error === failed) throw error;
-        failed = error; // no answer: it may be stored
+        const detail = `no answer of the server: ${error.cause?.message ?? error.message}`;
+        failed = new Problem({ status: 504, code: "unknown_outcome", detail, remedy: `publish it again with the key ${key}` });
       }
-      if (Date.now() + wait * 1000 > end) throw failed;
+      // What one attempt may have stored is not undone when a later one is refused.
+      if (failed.code === "unknown_outcome") unclear = failed;
+      const wait = failed.retry_after_seconds ?? 2;
+      if (![408, 429, 503, 504].includes(failed.status) || Date.now() + wait * 1000 > end) throw unclear ?? failed;
       await sleep(wait * (500 + 500 * Math.random()));
     }
   }
@@ -49,7 +49,7 @@ export class Fencepost {
       let answer;
       try {
         answer = await fetch(`${this.url}/v1/types/${type}/tail?from=${next}`, { headers: this.headers, signal });
-        if (!answer.ok) throw new Problem(await answer.json());
+        if (!answer.ok) throw await problemOf(answer);
         for await (const event of events(answer.body)) {
           const data = JSON.parse(event.data);
           if (event.event === "problem") throw new Problem(data);
@@ -62,6 +62,14 @@ export class Fencepost {
       }
     }
   }
+}
+
+// Returns what the server says is wrong. Throws if not the server has answered, but something in front of it.
+async function problemOf(answer) {
+  const body = await answer.text();
+  const problem = answer.headers.get("Content-Type")?.startsWith("application/problem+json") ? JSON.parse(body) : {};
+  if (!problem.code) throw new Error(`status ${answer.status} of something in front of it`);
+  return new Problem(problem);
 }
 
 // Yields the server-sent events of a body.

@@ -1,0 +1,120 @@
+// Package http_test runs fencepost.mjs against servers that answer what a test wants. integration runs it against fencepost serve.
+package http_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// node runs a script with the url of a server, and returns what it prints. Its time goes on only while it sleeps, and at once then.
+func node(t *testing.T, url, script string) string {
+	t.Helper()
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Skip("there is no node")
+	}
+	if _, err := os.ReadFile("fencepost.mjs"); err != nil { // which tells go test's cache that the result depends on it
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "--input-type=module", "--eval", `
+		import { syncBuiltinESMExports } from "node:module";
+		import timers from "node:timers/promises";
+		import { Fencepost } from "./fencepost.mjs";
+		let now = 0;
+		Date.now = () => now;
+		timers.setTimeout = async (ms) => { now += ms };
+		syncBuiltinESMExports();
+		const url = process.argv[1];
+		const outcome = (error) => error.code ?? error.name;`+script, url)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, out, errs.String())
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// An answer is a status, a media type and a body; "" is none, but the end of the connection.
+type answer struct {
+	status      int
+	media, body string
+}
+
+func problem(status int, code string, retry int) answer {
+	return answer{status, "application/problem+json", fmt.Sprintf(`{"status":%d,"code":%q,"detail":"d","remedy":"r","retry_after_seconds":%d}`, status, code, retry)}
+}
+
+var (
+	stored  = answer{http.StatusCreated, "application/json", `{"id":"i"}`}
+	lost    = answer{}
+	gateway = answer{http.StatusBadGateway, "application/json", `{"message":"no upstream"}`}
+)
+
+// server gives the answers in turn, and the last one from then on.
+func server(t *testing.T, answers ...answer) (url string, requests *atomic.Int64) {
+	requests = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		a := answers[min(int(requests.Add(1)), len(answers))-1]
+		if a == lost {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Content-Type", a.media)
+		w.WriteHeader(a.status)
+		fmt.Fprint(w, a.body)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, requests
+}
+
+// A message is not called unstored if an attempt before may have stored it, and only fencepost serve says that it is not.
+func TestOutcome(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		want    string
+		answers []answer
+	}{
+		{"stored", "i", []answer{stored}},
+		{"stored later", "i", []answer{lost, problem(504, "unknown_outcome", 1), problem(429, "backlog_full", 1), stored}},
+		{"refused", "paused", []answer{problem(409, "paused", 60)}},
+		{"unavailable, then refused", "paused", []answer{problem(503, "unavailable", 1), problem(409, "paused", 60)}},
+		{"unavailable for too long", "unavailable", []answer{problem(503, "unavailable", 3600)}},
+		{"no answer, then refused", "unknown_outcome", []answer{lost, problem(409, "paused", 60)}},
+		{"unknown, then refused", "unknown_outcome", []answer{problem(504, "unknown_outcome", 1), problem(401, "unauthorized", 0)}},
+		{"unknown, then unavailable for too long", "unknown_outcome", []answer{problem(504, "unknown_outcome", 1), problem(503, "unavailable", 3600)}},
+		{"no answer for too long", "unknown_outcome", []answer{problem(503, "unavailable", 1), lost}},
+		{"a gateway", "i", []answer{gateway, {502, "text/html", "<p>"}, {500, "application/problem+json", `{"title":"of a gateway"}`}, stored}},
+		{"a gateway, then refused", "unknown_outcome", []answer{gateway, problem(409, "paused", 60)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			url, requests := server(t, test.answers...)
+			if got := node(t, url, `console.log(await new Fencepost(url).publish("orders", "x").catch(outcome));`); got != test.want || int(requests.Load()) < len(test.answers) {
+				t.Errorf("%s after %d requests, want %s after %d", got, requests.Load(), test.want, len(test.answers))
+			}
+		})
+	}
+}
+
+// A tail connects again after the answer of a gateway, and ends after one of fencepost serve.
+func TestTailBehindAGateway(t *testing.T) {
+	t.Parallel()
+	url, _ := server(t, gateway, answer{200, "text/event-stream", "id: 0\ndata: {\"index\":0,\"payload\":\"x\"}\n\n"}, gateway, problem(410, "removed", 0))
+	got := node(t, url, `
+		try {
+			for await (const message of new Fencepost(url).tail("orders")) console.log(message.index, message.payload);
+		} catch (error) { console.log(outcome(error)); }`)
+	if got != "0 x\nremoved" {
+		t.Errorf("it printed %q", got)
+	}
+}
