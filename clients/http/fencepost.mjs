@@ -13,17 +13,20 @@ export class Problem extends Error {
 export class Fencepost {
   // url is that of fencepost serve. repeatFor is how long a publish is repeated, in milliseconds.
   constructor(url, { token = "", repeatFor = 600_000 } = {}) {
-    this.url = url.replace(/\/$/, "");
-    this.headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const request = new Request(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if one of them cannot be used
+    this.url = request.url.replace(/\/$/, "");
+    this.headers = request.headers;
     this.repeatFor = repeatFor;
   }
 
   // Stores one message and returns its ID. What may have been stored is sent again under the same key, so it is in the file once. Give a
   // key of your own if another process may publish the same message again.
   async publish(type, payload, { key = randomUUID(), headers = {}, delay = "" } = {}) {
-    const send = { ...this.headers, "Idempotency-Key": key, "Content-Type": "application/octet-stream" };
-    for (const [name, value] of Object.entries(headers)) send[`Fencepost-Header-${name}`] = value;
-    if (delay) send["Fencepost-Delay"] = delay;
+    const send = new Headers(this.headers); // throws what is no header: a repetition would not help
+    send.set("Content-Type", "application/octet-stream");
+    send.set("Idempotency-Key", utf8(key));
+    for (const [name, value] of Object.entries(headers)) send.set(`Fencepost-Header-${name}`, utf8(value));
+    if (delay) send.set("Fencepost-Delay", delay);
     const end = Date.now() + this.repeatFor;
     for (let unclear; ; ) {
       let failed;
@@ -32,6 +35,7 @@ export class Fencepost {
         if (answer.status === 201) return (await answer.json()).id;
         failed = await problemOf(answer);
       } catch (error) {
+        if (error.cause?.code === "UND_ERR_INVALID_ARG") throw error; // a header with a control character; nothing was sent
         const detail = `no answer of the server: ${error.cause?.message ?? error.message}`;
         failed = new Problem({ status: 504, code: "unknown_outcome", detail, remedy: `publish it again with the key ${key}` });
       }
@@ -62,6 +66,11 @@ export class Fencepost {
       }
     }
   }
+}
+
+// Returns a text as the value of a header: each character is a byte of its UTF-8.
+function utf8(text) {
+  return Buffer.from(String(text)).toString("latin1");
 }
 
 // Returns what the server says is wrong. Throws if not the server has answered, but something in front of it.

@@ -118,3 +118,51 @@ func TestTailBehindAGateway(t *testing.T) {
 		t.Errorf("it printed %q", got)
 	}
 }
+
+// Headers and keys are sent as UTF-8.
+func TestHeadersAreUTF8(t *testing.T) {
+	t.Parallel()
+	got := make(chan http.Header, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, stored.body)
+	}))
+	defer s.Close()
+	if out := node(t, s.URL, `
+		const fencepost = new Fencepost(url + "/", { token: "fpt_x\n" });
+		console.log(await fencepost.publish("orders", "x", { key: "größe-1", headers: { city: "Zürich 東京", n: 7 }, delay: "1s" }));`); out != "i" {
+		t.Fatal(out)
+	}
+	h := <-got
+	for name, want := range map[string]string{
+		"Authorization": "Bearer fpt_x", "Content-Type": "application/octet-stream", "Idempotency-Key": "größe-1", "Fencepost-Delay": "1s",
+		"Fencepost-Header-City": "Zürich 東京", "Fencepost-Header-N": "7",
+	} {
+		if h.Get(name) != want {
+			t.Errorf("%s is %q, want %q", name, h.Get(name), want)
+		}
+	}
+}
+
+// What cannot be sent throws at once, not after ten minutes.
+func TestBadInputThrowsAtOnce(t *testing.T) {
+	t.Parallel()
+	url, requests := server(t, stored)
+	got := node(t, url, `
+		const tries = [
+			() => new Fencepost("127.0.0.1"),
+			() => new Fencepost("http://user:password@127.0.0.1"),
+			() => new Fencepost(url, { token: "fpt_\nx" }),
+			() => new Fencepost(url).publish("orders", "x", { headers: { "a name": "x" } }),
+			() => new Fencepost(url).publish("orders", "x", { headers: { a: "x\ny" } }),
+			() => new Fencepost(url).publish("orders", "x", { headers: { a: "x\x01" } }),
+			() => new Fencepost(url).publish("orders", "x", { key: "x\0" }),
+		];
+		for (const one of tries) {
+			try { await one(); console.log("no error"); } catch (error) { console.log(outcome(error), now); }
+		}`)
+	if want := strings.TrimSpace(strings.Repeat("TypeError 0\n", 7)); got != want || requests.Load() != 0 {
+		t.Errorf("%d requests, and\n%s", requests.Load(), got)
+	}
+}
