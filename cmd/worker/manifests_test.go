@@ -326,6 +326,8 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/serve/serve.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"},
 		{"compose.yaml", "profiles: [http]", "profiles: []", "asked for"},
 		{"compose.yaml", "127.0.0.1:9096:9096", "9096:9096", "this machine"},
+		{"compose.yaml", "./tokens:/tokens:ro", "./tokens/tokens:/tokens/tokens:ro", "token-file"},
+		{"compose.yaml", "./tokens:/tokens:ro", "./tokens:/tokens", "token-file"},
 		{"compose.yaml", "stop_grace_period: 40s", "stop_grace_period: 20s", "--stop-timeout"},
 		{"compose.yaml", "--all-types,", "--all,", "unknown flag: --all"},
 		{"compose.yaml", "@sha256:4968", "@sha256:", "not pinned by digest"},

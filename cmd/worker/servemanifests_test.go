@@ -81,8 +81,12 @@ func (f *findings) composeServe(s composeService) {
 		f.add("runs %q, want fencepost serve", s.Entrypoint)
 	}
 	flags := f.serveArgs(s.Command, s.StopGracePeriod)
-	if file := flags["token-file"]; file == "" || !slices.ContainsFunc(s.Volumes, func(v string) bool { return strings.HasSuffix(v, ":"+file+":ro") }) {
-		f.add("--token-file %q is no read-only volume", file)
+	if file := flags["token-file"]; !slices.ContainsFunc(s.Volumes, func(v string) bool {
+		_, inside, _ := strings.Cut(v, ":")
+		dir, readOnly := strings.CutSuffix(inside, ":ro")
+		return readOnly && strings.HasPrefix(file, dir+"/")
+	}) {
+		f.add("--token-file %q is in no directory that is mounted read-only; a file that is mounted itself stays as it was when an editor puts another in its place", file)
 	}
 	if test := s.Healthcheck.Test; len(test) != 4 || test[3] != "http://127.0.0.1:"+servePort+"/readyz" {
 		f.add("the health check is %q, want fencepost healthcheck with the address of /readyz", test)
