@@ -53,6 +53,8 @@ var httpRules = []rule{
 		old: `if line > 0 { // rule`, new: `if false { // rule`},
 	{file: "cmd/internal/api/publish.go", rule: "a payload is stored as it was sent, or not at all", tests: "TestMessageLines",
 		old: `case replaced(line, l.Payload, l.Headers):`, new: `case false && replaced(line, l.Payload, l.Headers):`},
+	{file: "cmd/internal/api/publishlines.go", rule: "no key is that of every line", tests: "TestRefusedRequests",
+		old: `if _, there := e.headers[queue.KeyHeader]; there {`, new: `if false {`},
 	{file: "cmd/internal/api/publishlines.go", rule: "nothing behind a line that cannot be stored is read", tests: "TestBadLineEndsARequest",
 		old: `			return &badLine{in.lines.Line, in.s.problem(err)}`, new: `			continue`},
 	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "the last line decides", tests: "TestUnknownLineDecides",

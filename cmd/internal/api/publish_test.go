@@ -99,6 +99,8 @@ func TestRefusedRequests(t *testing.T) {
 		{orders, 400, "malformed", []string{"Idempotency-Key", "a", "Idempotency-Key", "b"}},
 		{orders, 400, "malformed", []string{"Idempotency-Key", ""}},
 		{orders, 400, "malformed", []string{"Fencepost-Header-A", "1", "Fencepost-Header-A", "2"}},
+		{orders, 400, "malformed", []string{"Content-Type", typeLines, "Fencepost-Header-Idempotency-Key", "k"}},
+		{orders, 400, "malformed", []string{"Content-Type", typeMessages, "Fencepost-Header-Idempotency-Key", "k"}},
 		{orders, 422, "invalid", []string{"Idempotency-Key", strings.Repeat("k", queue.MaxKeyLen+1)}},
 		{orders, 422, "invalid", []string{"Fencepost-Header-A", "\xff"}},
 		{orders, 422, "invalid", []string{"Fencepost-Header-", "x"}},

@@ -85,6 +85,9 @@ func (c *chunk) keep(payload []byte) []byte {
 
 // publishLines stores each line of a body as a message.
 func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lineParser) error {
+	if _, there := e.headers[queue.KeyHeader]; there { // rule: no key is that of every line: one of them would be in the file
+		return malformed("use "+headerKey+": each line gets a key of its own from it", "%s%s would be the key of every line", headerPrefix, headerKey)
+	}
 	b := unused.Get().(*buffers)
 	defer b.release()
 	b.in.Reset(s.newBody(w, r, 0))
