@@ -260,6 +260,31 @@ func TestTypesThatOthersHoldAreLeftAlone(t *testing.T) {
 	})
 }
 
+// TestTypesThatOthersHoldAreNotBlocked: of thirty pools, this one could not serve a type that a living one holds since.
+func TestTypesThatOthersHoldAreNotBlocked(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		typ := r.register(100)[0]
+		stop := r.beat(others(29, "*")...)
+		r.disk.SetFree(0)
+		p := r.start(all)
+		time.Sleep(time.Second)
+		r.publish(typ, 1)
+		for p.Status().of(t, typ).State != Blocked {
+			time.Sleep(time.Millisecond)
+		}
+		h.say(lost, blind) // the other pool is so quick that no sweep finds messages
+		time.Sleep(10 * time.Second)
+		stop()
+		r.hold("holder", time.Hour, typ)
+		defer r.beat(append(others(28, "*"), queue.Member{Instance: "holder", Types: []string{"*"}, Held: []string{typ}})...)()
+		time.Sleep(time.Minute)
+		if got := p.Status().of(t, typ); got.State != Waiting {
+			t.Errorf("while another pool holds it: %+v", got)
+		}
+		p.stop()
+	})
+}
+
 // TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow: if notifications cannot be read for a while, the pool does not look at each of its
 // many types instead. It does after a long time.
 func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {

@@ -320,6 +320,15 @@ func (b *book) noteEnd(typ string, err error) {
 	})
 }
 
+// noteNothing records that this pool has nothing to do about a type, because it has no messages, or another
+// replica serves it: what has failed is not retried any more.
+func (b *book) noteNothing(typ string) {
+	b.note(typ, func(r *typeRecord) {
+		r.failing = false
+		delete(b.refused, typ)
+	})
+}
+
 // noteEvent updates the status of a type from an event.
 func (b *book) noteEvent(e Event) {
 	b.note(e.Type, func(r *typeRecord) {

@@ -181,6 +181,39 @@ func TestATypeThatIsServedIsNotRefused(t *testing.T) {
 	})
 }
 
+// A type that this pool could not serve is not blocked, or refused, any more when there is nothing left to serve: it was purged, or drained by
+// another pool.
+func TestWhatOthersHaveDrainedIsNotBlocked(t *testing.T) {
+	for want, fail := range map[State]func(r *rig) (repair func()){
+		Blocked: func(r *rig) func() { r.disk.SetFree(0); return func() { r.disk.SetFree(1 << 30) } },
+		Refused: func(r *rig) func() {
+			r.disk.WriteFile(testFile, []byte("this is somebody else's file"))
+			return func() { r.disk.Remove(testFile) }
+		},
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				repair := fail(r)
+				p := r.start(func(c *Config) { c.Types = []string{typ, "audit"} })
+				time.Sleep(time.Second)
+				r.publish(typ, 1)
+				for p.Status().of(t, typ).State != want {
+					time.Sleep(time.Millisecond)
+				}
+				if _, err := queue.Purge(t.Context(), r.queue, typ, time.Time{}, false); err != nil {
+					t.Fatal(err)
+				}
+				repair()
+				time.Sleep(5 * time.Minute)
+				if got := p.Status().of(t, typ); got.State != Waiting || got.LastError == "" {
+					t.Errorf("after a purge: %+v", got)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
 func TestStatusCountsLossesByCause(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)

@@ -63,7 +63,9 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 	}
 	if err == nil && d.Pending == 0 {
 		p.book.wantsNoMore(w.typ)
-		err = w.lookAtForeign(ctx, d.Foreign)
+		if err = w.lookAtForeign(ctx, d.Foreign); err == nil {
+			p.book.noteNothing(w.typ)
+		}
 	}
 	switch {
 	case p.stopped(ctx):
@@ -100,6 +102,7 @@ func (w *watch) depth(ctx context.Context) (d queue.Depth, waited bool, err erro
 		if free {
 			w.news = p.rebalancer.Pause(ctx, w.typ, p.rebalancer.Stretch())
 		} else {
+			p.book.noteNothing(w.typ)
 			p.awaitNews(ctx, w.typ)
 			w.news = true
 		}
