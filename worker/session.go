@@ -224,7 +224,7 @@ func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
 // noteFailing records that a message, or what is to be done about it, fails and is retried, for Status.
 func (s *session) noteFailing(err error) {
 	s.pool.book.note(s.typ, func(r *typeRecord) {
-		r.failing = true
+		r.failing, r.beat = true, time.Now()
 		r.failed(err)
 	})
 }

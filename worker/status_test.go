@@ -276,6 +276,21 @@ func TestStatusTellsWhatIsStuck(t *testing.T) {
 	})
 }
 
+// What fails and is retried is blocked and not stuck: another process would fail, too.
+func TestWhatIsRetriedIsNotStuck(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.calls(queuetest.Unreachable, queuetest.OpMoveToDeadLetters)
+		p := r.start(inFiles(func(f *Files) { f.Filter = func(queue.Message) error { return errors.New("not wanted") } }))
+		r.publish(typ, 1)
+		time.Sleep(30 * time.Minute)
+		if got := p.Status().of(t, typ); got.State != Blocked || got.Stuck {
+			t.Errorf("%+v", got)
+		}
+		r.calls(queuetest.None)
+		p.stop()
+	})
+}
+
 func TestStatusTellsOfAnOutage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
