@@ -113,16 +113,18 @@ func (p *poison) trying(ctx context.Context, id queue.ID) error {
 }
 
 // returned records that the handler has returned, having settled this many messages. It is stored
-// with the next mark.
+// with the next mark, or at once if that may take a while: the message has killed nobody.
 func (p *poison) returned(ctx context.Context, settled int) {
 	delete(p.mark.Deaths, p.mark.Trying)
 	p.mark.Trying = queue.ID{}
-	if p.oneByOne = max(p.oneByOne-settled, 0); p.oneByOne > 0 {
+	switch p.oneByOne = max(p.oneByOne-settled, 0); {
+	case p.oneByOne == 0:
+		p.mark = sessionMark{}
+	case settled > 0:
 		return
 	}
-	p.mark = sessionMark{}
 	if err := p.store(ctx); err != nil {
-		p.log.Debug().Err(err).Msg("mark not cleared") // it names a message that is settled
+		p.log.Debug().Err(err).Msg("mark not cleared")
 	}
 }
 

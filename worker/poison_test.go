@@ -171,6 +171,24 @@ func TestALostLockIsNoDeathForItsPool(t *testing.T) {
 	}
 }
 
+// A message whose handler has returned an error has killed nobody, also if something else kills the process in the pause before the next attempt.
+func TestAMessageThatFailsIsNotBlamedForADeath(t *testing.T) {
+	m := *message(1, 1)
+	m.Type = typ
+	q := queuetest.NewMemory()
+	if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	p := careful(t, q, "a")
+	if err := p.trying(t.Context(), m.ID); err != nil {
+		t.Fatal(err)
+	}
+	p.returned(t.Context(), 0)
+	if n, _ := careful(t, q, "b").killer(m.ID); n != 0 {
+		t.Errorf("%d deaths were noted", n)
+	}
+}
+
 // A session that was fenced has a successor, whose mark it leaves as it is.
 func TestFencedSessionLeavesTheMarkOfItsSuccessor(t *testing.T) {
 	m := *message(1, 1)
