@@ -176,7 +176,7 @@ var workerRules = []rule{
 	{file: "worker/file.go", rule: "what no worker writes takes no worker's memory", tests: "TestFileWithTooMuchToTakeIn",
 		old: `if err == nil && l.Growth() > maxReplay {`, new: `if false {`, long: true},
 	{file: "worker/internal/ledger/keys.go", rule: "a key is remembered for longer than the window", tests: "TestKeyOutlastsTheWindowByTheSlack",
-		old: `(k.window + keySlack).Milliseconds()`, new: `k.window.Milliseconds()`},
+		old: ` - keySlack.Milliseconds()`, new: ``},
 	{file: "worker/internal/ledger/keys.go", rule: "what is from the future was published before it was read", how: "of the one that is looked at", in: "worker", tests: "TestKeyOfAPublisherWhoseClockIsAhead",
 		old: `apart := min(distance(t, at), distance(t, min(at, k.now)))`, new: `apart := distance(t, at)`},
 	{file: "worker/internal/ledger/keys.go", rule: "what is from the future was published before it was read", how: "of those in the file", in: "worker", tests: "TestKeyOfAPublisherWhoseClockIsAhead",

@@ -146,7 +146,7 @@ func (k *keys) forget() (early bool) {
 		return false
 	}
 	// rule: by the newest message in the file and not by the clock alone, as the copies may be in a backlog that is hours old.
-	oldest := k.newest - (k.window + keySlack).Milliseconds()
+	oldest := k.newest - k.window.Milliseconds() - keySlack.Milliseconds()
 	pop := func(list *[]keyEntry) { // forgets the first entry
 		e := (*list)[0]
 		*list = (*list)[1:]

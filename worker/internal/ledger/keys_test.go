@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -93,6 +94,17 @@ func TestKeysAreBounded(t *testing.T) {
 	k.record("a second later", queue.NewID(epoch.Add(3*time.Hour), 1, 32))
 	if k.forget(); len(k.at) != 2 {
 		t.Errorf("%d keys are remembered, some for longer than the window and the slack", len(k.at))
+	}
+}
+
+// A window that is as long as can be is for ever.
+func TestKeysAreRememberedForEver(t *testing.T) {
+	k := keys{window: math.MaxInt64, most: 10, now: epoch.UnixMilli()}
+	m := message(1, 1)
+	m.Headers = map[string]string{queue.KeyHeader: "order-17"}
+	k.record("order-17", queue.NewID(epoch, 1, 1))
+	if early := k.forget(); early || !k.copied(m) {
+		t.Errorf("the key is forgotten, early %v", early)
 	}
 }
 
