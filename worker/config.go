@@ -194,8 +194,8 @@ func (c Config) validate() error {
 			return bad("%s is %v; use a positive duration", d.name, d.d)
 		}
 	}
-	if c.Lease < lock.MinLease {
-		return bad("Lease is %v; use at least %v", c.Lease, lock.MinLease)
+	if c.Lease < lock.MinLease || c.Lease > lock.MaxLease {
+		return bad("Lease is %v; use %v to %v", c.Lease, lock.MinLease, lock.MaxLease)
 	}
 	return errors.Join(c.To.validate(), ValidateTypes(c.Types))
 }

@@ -38,6 +38,7 @@ type rig struct {
 	t     *testing.T
 	queue *queuetest.Faulty
 	locks *locktest.Memory
+	store func(lock.Store) lock.Store // wraps what a pool sees of locks, if set
 	disk  *storagetest.Mem
 	log   syncLog
 	sent  map[string][]string // payloads by type, in publish order
@@ -124,7 +125,11 @@ func inFiles(change func(*Files)) func(*Config) {
 func (r *rig) start(change func(*Config)) *runningPool {
 	r.t.Helper()
 	began := time.Now()
-	locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(began) }})
+	store := r.locks.Open()
+	if r.store != nil {
+		store = r.store(store)
+	}
+	locker, err := lock.New(store, lock.Options{Clock: func() time.Duration { return time.Since(began) }})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -852,6 +857,71 @@ func TestMissingPermissionEndsThePool(t *testing.T) {
 	})
 }
 
+// refusingLocks has locks that cannot be used.
+type refusingLocks struct {
+	lock.Store
+	errs *sync.Map // by name
+}
+
+func (s refusingLocks) refuse(name string) error {
+	err, _ := s.errs.Load(name)
+	e, _ := err.(error)
+	return e
+}
+
+func (s refusingLocks) Read(ctx context.Context, name string) (lock.Record, bool, error) {
+	if err := s.refuse(name); err != nil {
+		return lock.Record{}, false, err
+	}
+	return s.Store.Read(ctx, name)
+}
+
+func (s refusingLocks) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
+	if err := s.refuse(name); err != nil {
+		return 0, false, err
+	}
+	return s.Store.Acquire(ctx, name, h, v)
+}
+
+// What the lock store refuses for good is not waited for. As with files, the pool goes on with the types that it can serve.
+func TestLocksThatCannotBeUsed(t *testing.T) {
+	denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
+	damaged := &lock.DamagedError{Name: "bad", Cause: errors.New("not a record")}
+	onRig(t, func(t *testing.T, r *rig) {
+		var errs sync.Map
+		r.store = func(s lock.Store) lock.Store { return refusingLocks{s, &errs} }
+		both := func(c *Config) { c.Types = []string{"bad", "good"} }
+		errs.Store("bad", damaged)
+		r.publish("bad", 1)
+		r.publish("good", 1)
+		if err := r.drain(both); !errors.Is(err, lock.ErrDamaged) {
+			t.Errorf("a pool that drains ended with %v", err)
+		}
+		r.complete("good")
+		p := r.start(both)
+		r.publish("good", 1)
+		time.Sleep(time.Minute)
+		r.complete("good")
+		if got := p.Status().of(t, "bad"); got.State != Refused {
+			t.Errorf("with a damaged record: %+v", got)
+		}
+		errs.Delete("bad") // somebody has removed it
+		time.Sleep(time.Minute)
+		r.complete("bad")
+		p.stop()
+
+		errs.Store("bad", denied)
+		errs.Store("good", denied)
+		r.publish("bad", 1)
+		r.publish("good", 1)
+		for _, drain := range []bool{true, false} {
+			if err := r.start(func(c *Config) { both(c); c.UntilEmpty = drain }).end(); !errors.Is(err, denied) {
+				t.Errorf("without permission a pool ended with %v", err)
+			}
+		}
+	})
+}
+
 // A file that has seen a higher epoch than the lock grants raises the lock's token.
 func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
@@ -968,6 +1038,7 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		{func(c *Config) { c.Types = []string{"T"} }, `"T"`},
 		{func(c *Config) { c.Types = []string{"["} }, "malformed"},
 		{func(c *Config) { c.Lease = time.Millisecond }, "Lease"},
+		{func(c *Config) { c.Lease = 25 * time.Hour }, "Lease"},
 		{func(c *Config) { c.Linger = -1 }, "Linger"},
 		{func(c *Config) { c.Batch = -1 }, "Batch"},
 		{func(c *Config) { c.BatchBytes = 1 << 40 }, "BatchBytes"},

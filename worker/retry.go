@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
@@ -64,8 +65,8 @@ func (s *session) insist(ctx context.Context, outage *outage, what string, try f
 
 // fatal reports whether a retry cannot help, because a person has to change something.
 func fatal(err error) bool {
-	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
-		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
+	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, lock.ErrPermanent,
+		os.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

@@ -31,7 +31,7 @@ const (
 	Held    State = "held"    // this pool holds the lock and drains the type
 	Blocked State = "blocked" // a message, the disk or the server fails and is retried; or something in the queue cannot be appended
 	Paused  State = "paused"  // an operator has paused it
-	Refused State = "refused" // its file cannot be used, or an operation is forbidden
+	Refused State = "refused" // its file, or the record of its lock, cannot be used, or an operation is forbidden
 )
 
 // Cause is why a session ended early: see [TypeStatus].Losses.
