@@ -317,7 +317,11 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 			return
 		}
 		if err == nil {
+			began := time.Now()
 			drained, err = p.hold(ctx, typ, t, looked)
+			if time.Since(began) > retryMax { // what has worked for so long does not fail again and again
+				retry.Reset()
+			}
 		}
 		if !p.goesOn(ctx, typ, drained, err, &retry, giveUp) {
 			return
@@ -361,7 +365,6 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		// with the type.
 		p.book.countType(typ, func(s *Stats) { s.Lost++ })
 		log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
-		retry.Reset()
 	case fatal(err):
 		p.book.setRefused(typ, err)
 		log.Error().Err(err).Msg("type cannot be served")

@@ -504,6 +504,47 @@ func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
 	})
 }
 
+// Sessions that are fenced again and again pause for longer and longer. One that is lost after it has worked for long is followed by another at once.
+func TestSessionsThatAreLostAgainAndAgain(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return ErrFenced })))
+		r.publish(typ, 1)
+		time.Sleep(10 * time.Minute)
+		if n := p.Stats().Lost; n < 20 || n > 100 {
+			t.Errorf("%d sessions were fenced in ten minutes", n)
+		}
+		p.stop()
+	})
+	onRig(t, func(t *testing.T, r *rig) {
+		ended := make(chan time.Time, 1)
+		p := r.start(func(c *Config) {
+			c.IdleTimeout = time.Hour
+			c.Events = func(e Event) {
+				if e.Kind == Lost {
+					ended <- time.Now()
+					r.publish(typ, 1)
+				}
+			}
+		})
+		r.publish(typ, 1)
+		for range 10 {
+			time.Sleep(time.Minute)
+			sessions := p.Stats().Sessions
+			if err := p.locker.ForceRelease(t.Context(), typ, "a test"); err != nil {
+				t.Fatal(err)
+			}
+			lost := <-ended
+			for p.Stats().Sessions == sessions {
+				time.Sleep(time.Millisecond)
+			}
+			if d := time.Since(lost); d > time.Second {
+				t.Errorf("the next session began after %v", d)
+			}
+		}
+		p.stop()
+	})
+}
+
 // Crash row: the holder's lock is lost while it works (expired, deleted, forced). It stops by itself; another session goes on.
 func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
