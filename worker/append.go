@@ -45,13 +45,13 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 	defer func() { s.endTrace(withCause(ctx, err)) }()
 	var records []storage.Record
 	for next := range in {
-		index, appended := s.writer().NextIndex(), s.appended
+		index := s.writer().NextIndex()
 		var done group
 		if records, err = s.appendReady(ctx, next, in, records, &done); err != nil {
 			return err
 		}
 		s.tellHeld()
-		if err := s.makeDurable(ctx, index, appended, &done); err != nil {
+		if err := s.makeDurable(ctx, index, &done); err != nil {
 			return err
 		}
 		s.giveMemory()
@@ -92,9 +92,9 @@ func (s *session) appendReady(ctx context.Context, next batch, in <-chan batch, 
 	}
 }
 
-// makeDurable syncs what was appended since the next index of the file was index, and s.appended was
-// appended. Then it writes a checkpoint and goes on in another file, if that is due.
-func (s *session) makeDurable(ctx context.Context, index, appended uint64, done *group) error {
+// makeDurable syncs what was appended since the next index of the file was index. Then it writes a
+// checkpoint and goes on in another file, if that is due.
+func (s *session) makeDurable(ctx context.Context, index uint64, done *group) error {
 	if s.writer().NextIndex() == index {
 		if len(done.ids) == 0 {
 			return nil
@@ -112,8 +112,10 @@ func (s *session) makeDurable(ctx context.Context, index, appended uint64, done 
 		return err
 	}
 	s.endTrace(nil)
-	if s.appended > appended {
-		s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
+	if n, b := s.unsynced, s.unsyncedBytes; n > 0 {
+		s.appended, s.unsynced, s.unsyncedBytes = s.appended+n, 0, 0
+		s.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
+		s.emit(Event{Kind: Committed, Messages: int(n), Index: durable})
 	}
 	if s.writer().CheckpointDue() {
 		if err := s.checkpoint(); err != nil {
@@ -185,9 +187,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	}
 	s.sinceCheckpoint += uint64(len(records))
 	n, b := payloads(records)
-	s.appended += n
-	s.bytes += b
-	s.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
+	s.unsynced, s.unsyncedBytes = s.unsynced+n, s.unsyncedBytes+b
 	return records, nil
 }
 

@@ -52,8 +52,9 @@ type session struct {
 
 	sweepNow atomic.Bool // the append stage wants a full sweep
 
-	appended, duplicates, gaps, bytes uint64 // owned by the append stage
-	sinceCheckpoint                   uint64
+	appended, duplicates, gaps uint64 // owned by the append stage
+	unsynced, unsyncedBytes    uint64 // the same: messages in the file that are not counted yet, because they may not be durable
+	sinceCheckpoint            uint64
 
 	unfit *unfit // of the type; belongs to the pool's book
 }

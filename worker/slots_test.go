@@ -103,6 +103,46 @@ func TestReplicasThatShareNoDisk(t *testing.T) {
 	}
 }
 
+// unwritable is a store that can refuse to create anything.
+type unwritable struct {
+	slots.Store
+	now atomic.Bool
+}
+
+func (s *unwritable) Create(ctx context.Context, name string, data []byte) error {
+	if s.now.Load() {
+		return errors.New("service unavailable")
+	}
+	return s.Store.Create(ctx, name, data)
+}
+
+// Messages count as appended when they are durable: those of a request that has failed are appended by a later session.
+func TestAppendedMessagesAreDurable(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		store := &unwritable{Store: slotstest.NewMem(20_000)}
+		fsys := slots.New(t.Context(), store)
+		p := r.start(func(c *Config) { c.To = Files{Dir: fsys.Dir(), Storage: storage.Options{FS: fsys}} })
+		r.publish(typ, 10)
+		time.Sleep(10 * time.Second)
+		for _, want := range []Stats{{Appended: 10, Bytes: 10 * 8}, {Appended: 100, Bytes: 10*8 + 90*9}} {
+			if s := p.Stats(); s.Appended != want.Appended || s.Bytes != want.Bytes {
+				t.Errorf("%d messages, %d bytes, want %d, %d", s.Appended, s.Bytes, want.Appended, want.Bytes)
+			}
+			store.now.Store(true)
+			if want.Appended == 10 {
+				r.publish(typ, 90)
+			}
+			time.Sleep(time.Minute)
+			if s := p.Stats(); s.Appended != want.Appended || s.Bytes != want.Bytes {
+				t.Errorf("while the store fails: %d messages, %d bytes, want %d, %d", s.Appended, s.Bytes, want.Appended, want.Bytes)
+			}
+			store.now.Store(false)
+			time.Sleep(time.Minute)
+		}
+		p.stop()
+	})
+}
+
 // cluster is hosts that share a store.
 type cluster struct {
 	r     *rig

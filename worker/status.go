@@ -61,7 +61,7 @@ type Status struct {
 type Stats struct {
 	Types      int    // types served so far
 	Sessions   uint64 // times a file was opened under its lock
-	Appended   uint64 // messages made durable and acknowledged
+	Appended   uint64 // messages made durable in files
 	Bytes      uint64 // their payload bytes
 	Duplicates uint64 // redelivered messages that the files refused
 	Repeated   uint64 // copies under another ID that were not appended: the same idempotency key, or a delayed message promoted twice
