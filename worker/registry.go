@@ -48,10 +48,11 @@ func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
 	return e
 }
 
-// recalled returns what remember has stored for a type.
+// recalled returns what remember has stored for a type, and forgets it: it may be as large as the ledger.
 func (f *knownFiles) recalled(typ string) ledger.Lives {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	defer delete(f.lives, typ)
 	return f.lives[typ]
 }
 

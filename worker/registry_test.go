@@ -367,3 +367,27 @@ func TestPoolGoesOnBehindARepair(t *testing.T) {
 		}
 	})
 }
+
+// What a pool remembers of the producers of a type is in its memory once, also while it holds the type again.
+func TestLivesAreKeptOnce(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		kept := func() int {
+			p.files.mu.Lock()
+			defer p.files.mu.Unlock()
+			return len(p.files.lives)
+		}
+		for i := range 2 {
+			r.publish(typ, 1)
+			time.Sleep(10 * time.Second)
+			if n := kept(); n != 0 {
+				t.Errorf("session %d: the lives of %d earlier sessions are kept", i, n)
+			}
+			time.Sleep(2 * DefaultIdleTimeout)
+			if n := kept(); n != 1 {
+				t.Errorf("after session %d: the lives of %d sessions are kept, want 1", i, n)
+			}
+		}
+		p.stop()
+	})
+}
