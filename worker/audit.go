@@ -195,36 +195,34 @@ func (a *Audit) Producers() []*Producer {
 	return ps
 }
 
+// find returns the place of the first range that ends at n or later, and whether n is in it.
+func (p *Producer) find(n uint64) (i int, in bool) {
+	i, _ = slices.BinarySearchFunc(p.Ranges, n, func(r Range, n uint64) int { return cmp.Compare(r.To, n) })
+	return i, i < len(p.Ranges) && p.Ranges[i].From <= n
+}
+
 func (p *Producer) has(n uint64) bool {
-	for i := len(p.Ranges) - 1; i >= 0; i-- {
-		if r := p.Ranges[i]; n >= r.From {
-			return n <= r.To
-		}
-	}
-	return false
+	_, in := p.find(n)
+	return in
 }
 
 // add adds n to the ranges.
 func (p *Producer) add(n uint64) {
-	if last := len(p.Ranges) - 1; last >= 0 && p.Ranges[last].To+1 == n {
-		p.Ranges[last].To = n // the usual case
+	i, in := p.find(n)
+	if in {
 		return
 	}
-	if p.has(n) {
-		return
+	before := i > 0 && p.Ranges[i-1].To+1 == n
+	behind := i < len(p.Ranges) && p.Ranges[i].From == n+1
+	switch {
+	case before && behind:
+		p.Ranges[i-1].To = p.Ranges[i].To
+		p.Ranges = slices.Delete(p.Ranges, i, i+1)
+	case before:
+		p.Ranges[i-1].To = n
+	case behind:
+		p.Ranges[i].From = n
+	default:
+		p.Ranges = slices.Insert(p.Ranges, i, Range{n, n})
 	}
-	i := 0
-	for i < len(p.Ranges) && p.Ranges[i].From < n {
-		i++
-	}
-	p.Ranges = slices.Insert(p.Ranges, i, Range{n, n})
-	merged := p.Ranges[:1]
-	for _, r := range p.Ranges[1:] {
-		if last := &merged[len(merged)-1]; last.To+1 == r.From {
-			last.To = r.To
-		} else {
-			merged = append(merged, r)
-		}
-	}
-	p.Ranges = merged
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
+	"pgregory.net/rapid"
 )
 
 func auditRecord(a *Audit, kind storage.Kind, producer, n uint64) error {
@@ -95,4 +96,54 @@ func TestAuditBehindLostRecords(t *testing.T) {
 	if _, n := a.Problems(); n != 1 {
 		t.Errorf("%d problems, want the hole before 6", n)
 	}
+}
+
+// Each record costs about the same, however many gaps its producer has.
+func TestAuditOfManyGaps(t *testing.T) {
+	const most = 800_000
+	var a Audit
+	record := func(n uint64) {
+		if err := auditRecord(&a, storage.KindAfterGap, 1, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := uint64(2); n <= most; n += 2 {
+		record(n)
+	}
+	if got := a.Producers()[0].Ranges; len(got) != most/2 || got[1] != (Range{4, 4}) {
+		t.Errorf("%d ranges, the second is %v", len(got), got[1])
+	}
+	for n := uint64(most - 1); n < most; n -= 2 { // to 1
+		record(n)
+	}
+	if got := a.Producers()[0].Ranges; !slices.Equal(got, []Range{{1, most}}) || a.ranges != 1 {
+		t.Errorf("all are there: %d ranges, counted as %d; the first is %v", len(got), a.ranges, got[0])
+	}
+}
+
+// Ranges against a model that remembers each number.
+func TestAuditRanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Producer
+		model := map[uint64]bool{}
+		for _, n := range rapid.SliceOf(rapid.Uint64Range(1, 30)).Draw(t, "numbers") {
+			p.add(n)
+			model[n] = true
+			var want []Range
+			for n := uint64(1); n <= 30; n++ {
+				if has := p.has(n); has != model[n] {
+					t.Fatalf("%v: has %d: %v", p.Ranges, n, has)
+				}
+				switch {
+				case model[n] && model[n-1]:
+					want[len(want)-1].To = n
+				case model[n]:
+					want = append(want, Range{n, n})
+				}
+			}
+			if !slices.Equal(p.Ranges, want) {
+				t.Fatalf("%v, want %v", p.Ranges, want)
+			}
+		}
+	})
 }
