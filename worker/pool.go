@@ -140,11 +140,11 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 // Run serves the types until Stop is called, all types are empty (Config.UntilEmpty), or ctx ends.
 // The end of ctx aborts everything at once; no message is lost by that, and the next holder continues.
 //
-// It returns nil after Stop, and when all types are drained. It returns the cause of ctx if that has
-// ended. If a file cannot be used, it returns that error: with UntilEmpty after draining all other
-// types, otherwise only when no type is left that can be served. With UntilEmpty it also returns an
-// *UnfitError for each type whose queue still has messages that cannot be appended, and a
-// *PausedError for each paused type with messages.
+// It returns the cause of ctx if that has ended. Otherwise it returns nil, or the errors of the types
+// that could not be served at the end, for example because of their files. While some types can be
+// served it goes on with those: until Stop, or with UntilEmpty until they are drained. With UntilEmpty
+// it also returns an *UnfitError for each type whose queue still has messages that cannot be appended,
+// and a *PausedError for each paused type with messages.
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -183,10 +183,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	err = errors.Join(err, p.book.refusals())
 	if p.cfg.UntilEmpty {
-		err = errors.Join(err, p.book.refusals(), p.book.leftBehind())
-	} else {
-		err = errors.Join(err, p.book.refusals())
+		err = errors.Join(err, p.book.leftBehind())
 	}
 	return err
 }
@@ -357,9 +356,6 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 			log.Warn().Err(err).Msg("session failed while the pool was ending")
 		}
 		return false
-	case errors.Is(err, ErrPaused):
-		p.book.setRefused(typ, err)
-		return false
 	case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 		// Another replica holds the type, or this process was paused for too long. Nothing is wrong
 		// with the type.
@@ -375,7 +371,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 			giveUp(all)
 			return false
 		}
-	case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
+	case errors.Is(err, ErrPaused), p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
 		p.book.setRefused(typ, err)
 		return false
 	case errors.Is(err, storage.ErrNoSpace):

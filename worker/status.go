@@ -434,8 +434,8 @@ func (b *book) refusals() error {
 
 func (b *book) refusalsLocked() error {
 	var errs []error
-	for _, err := range b.refused {
-		errs = append(errs, err)
+	for _, typ := range slices.Sorted(maps.Keys(b.refused)) {
+		errs = append(errs, b.refused[typ])
 	}
 	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -211,6 +212,19 @@ func TestWhatOthersHaveDrainedIsNotBlocked(t *testing.T) {
 				p.stop()
 			})
 		})
+	}
+}
+
+// The errors of a pool come in the order of the types.
+func TestRefusalsAreSorted(t *testing.T) {
+	b, want := newBook(), ""
+	for i := range 10 {
+		typ := fmt.Sprintf("type-%d", i)
+		b.setRefused(typ, errors.New(typ))
+		want += typ + "\n"
+	}
+	if got := b.refusals().Error() + "\n"; got != want {
+		t.Errorf("%q", got)
 	}
 }
 
