@@ -22,7 +22,7 @@ import (
 
 const (
 	successorPoll = 100 * time.Millisecond // how often a holder that wants to end looks for a successor
-	trafficFor    = time.Second            // it waits for one only if there was a message within this time
+	trafficFor    = time.Second            // it waits for one only if there was a message within this time, besides Config.Linger
 )
 
 // ErrPaused is the sentinel for errors.Is that matches a [PausedError].
@@ -100,7 +100,7 @@ func (s *session) watch(ctx context.Context) {
 func (s *session) awaitSuccessor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.cfg.HandOver)
 	defer cancel()
-	serves := func() bool { return s.pool.cfg.HandOver > 0 && s.QuietFor() < trafficFor }
+	serves := func() bool { return s.pool.cfg.HandOver > 0 && s.QuietFor()-s.pool.cfg.Linger < trafficFor }
 	if serves() {
 		s.pool.rebalancer.Exchange(ctx)
 	}

@@ -632,6 +632,59 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 	})
 }
 
+// A holder that lingers has traffic, too, though it fetches rarely.
+func TestAHandOverOfAPoolThatLingers(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var fetched, released, acquired atomic.Pointer[time.Time]
+		now := func() *time.Time { t := time.Now(); return &t }
+		lingers := func(c *Config) { c.Linger, c.HandOver = 4*time.Second, 10*time.Second }
+		a := r.start(func(c *Config) {
+			lingers(c)
+			c.Observe = func(o Observation) {
+				if o.Step == StepFetch && o.Messages > 0 {
+					fetched.Store(now())
+				}
+			}
+			c.Events = func(e Event) {
+				if e.Kind == Released {
+					released.Store(now())
+				}
+			}
+		})
+		publish := func(until func() bool) {
+			for ; !until(); time.Sleep(50 * time.Millisecond) {
+				r.publish(typ, 1)
+			}
+		}
+		after := func(d time.Duration) func() bool {
+			end := time.Now().Add(d)
+			return func() bool { return time.Now().After(end) }
+		}
+		publish(after(3 * time.Second))
+		b := r.start(func(c *Config) {
+			lingers(c)
+			c.Events = func(e Event) {
+				if e.Kind == Acquired {
+					acquired.Store(now())
+				}
+			}
+		})
+		publish(after(10 * time.Second))
+		publish(func() bool { d := time.Since(*fetched.Load()); return d > 2*time.Second && d < 3*time.Second })
+		a.Stop()
+		publish(after(20 * time.Second))
+		if err := a.end(); err != nil || released.Load() == nil || acquired.Load() == nil {
+			t.Fatalf("the type was not handed over (%v)", err)
+		}
+		if gap := acquired.Load().Sub(*released.Load()); gap > 10*time.Millisecond {
+			t.Errorf("nobody had the type for %v", gap)
+		}
+		b.stop()
+		r.mustDrain(nil)
+		r.complete(typ)
+	})
+}
+
 // So it does when the other replica has come just before the stop, or comes at the same time: whichever looks last sees the other one.
 func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
 	moments := []time.Duration{100 * time.Millisecond, time.Second, 1900 * time.Millisecond}
