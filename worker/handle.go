@@ -183,6 +183,7 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	if err != nil {
 		return fmt.Errorf("raise the token of type %q above %d: %w", h.typ, above.seen, err)
 	}
+	h.pool.book.note(h.typ, func(r *typeRecord) { r.Token = raised })
 	h.log.Warn().Int64("seen", above.seen).Int64("token", granted).Int64("raised", raised).
 		Msg("the handler's destination has seen a higher token than the lock granted, so the lock's token was raised")
 	return nil

@@ -871,6 +871,9 @@ func TestTokenIsRaisedAboveTheDestinations(t *testing.T) {
 			if lease.Token() <= seen {
 				return fmt.Errorf("refused by the store: %w", FencedAbove(seen))
 			}
+			if got := r.pools[0].Status().of(t, typ).Token; got != lease.Token() {
+				t.Errorf("the status has token %d, the lease %d", got, lease.Token())
+			}
 			return rec.handler().Handle(ctx, lease, msgs)
 		}), func(c *Config) { c.UntilEmpty, c.OnError, c.MaxAttempts = true, DeadLetter, 1 }))
 		if err := p.end(); err != nil {
