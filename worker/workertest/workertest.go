@@ -13,6 +13,7 @@
 package workertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -97,7 +98,8 @@ func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
 		cfg.To = files
 	}
 	if cfg.RetryMin == 0 && cfg.OnError == worker.Block {
-		cfg.RetryMin, cfg.RetryMax, cfg.OnError = time.Millisecond, 10*time.Millisecond, worker.DeadLetter
+		cfg.RetryMax = cmp.Or(cfg.RetryMax, 10*time.Millisecond)
+		cfg.RetryMin, cfg.OnError = min(time.Millisecond, cfg.RetryMax), worker.DeadLetter
 	}
 	pool, err := worker.New(cfg)
 	if err == nil {

@@ -72,6 +72,22 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// Drain leaves the bounds of the retries that a test sets.
+func TestDrainWithLongRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := workertest.Backend(t)
+		workertest.Publish(t, b.Queue, "orders", "broken")
+		began := time.Now()
+		workertest.Drain(t, b, worker.Config{RetryMax: time.Hour, MaxAttempts: 25, To: worker.Handling{
+			Handler: worker.Each(func(context.Context, worker.Lease, queue.Message) error { return errors.New("broken") }),
+		}})
+		if d := time.Since(began); d < time.Minute { // a random part of 2 ms, 4 ms, …, an hour
+			t.Errorf("25 attempts took %v", d)
+		}
+		workertest.RequireDead(t, b.Queue, "orders", "broken")
+	})
+}
+
 // spy is a test that may fail.
 type spy struct {
 	testing.TB
