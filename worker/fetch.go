@@ -135,7 +135,7 @@ func (f *fetcher) foundNothing(ctx, asking context.Context) (drained bool, err e
 	case f.pool.cfg.UntilEmpty:
 		pause = 0 // look once more from the start at once, and end if that finds nothing
 	}
-	f.awaitNews(ctx, pause)
+	f.await(ctx, pause, f.pool.rebalancer.News(f.typ))
 	return false, nil
 }
 
@@ -188,18 +188,6 @@ func (f *fetcher) rest(ctx context.Context) {
 		}
 		t.Stop()
 		return
-	}
-}
-
-// awaitNews waits for d, until there is news of the type, or until the session is to end.
-func (f *fetcher) awaitNews(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-f.pool.rebalancer.News(f.typ):
-	case <-f.ended.Done():
-	case <-ctx.Done():
 	}
 }
 

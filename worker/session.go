@@ -137,13 +137,17 @@ func cancelled(ctx context.Context, err error) bool {
 }
 
 // pause waits for d, or until the session is to end.
-func (s *session) pause(ctx context.Context, d time.Duration) {
+func (s *session) pause(ctx context.Context, d time.Duration) { s.await(ctx, d, nil) }
+
+// await is pause that news ends, too.
+func (s *session) await(ctx context.Context, d time.Duration, news <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-s.ended.Done():
 	case <-ctx.Done():
+	case <-news:
 	}
 }
 

@@ -20,7 +20,6 @@ const knownFor = 2 * time.Second // a pool that has to learn to whom a type fall
 type watch struct {
 	pool   *Pool
 	typ    string
-	log    zerolog.Logger
 	poll   wait.Backoff
 	outage outage
 	looked time.Time // when it has last asked whether there are messages; zero if it was told
@@ -33,7 +32,7 @@ type watch struct {
 // has no messages. looked is when it has last asked whether there are messages, zero if it was told. An
 // error means that waiting does not help.
 func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked time.Time, err error) {
-	w := watch{pool: p, typ: typ, log: p.logOf(typ), poll: wait.Backoff{Min: watchMin, Max: watchMax}, news: true}
+	w := watch{pool: p, typ: typ, poll: wait.Backoff{Min: watchMin, Max: watchMax}, news: true}
 	for !p.stopped(ctx) {
 		ask, pause := p.rebalancer.Next(typ)
 		paused := p.rebalancer.Paused(typ)
@@ -72,7 +71,7 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 		return share.TurnNone, true, nil
 	case fatal(err):
 		return share.TurnNone, true, err
-	case w.outage.note(ctx, &w.log, err, "look for messages"):
+	case w.outage.note(ctx, w.log(), err, "look for messages"):
 		w.pause(ctx, w.poll.Next())
 		w.news = true
 	case d.Pending > 0 && paused:
@@ -152,6 +151,12 @@ func (w *watch) whileEmpty(ctx context.Context) {
 	w.pause(ctx, pause)
 }
 
+// log is made where it is used: see logOf.
+func (w *watch) log() *zerolog.Logger {
+	log := w.pool.logOf(w.typ)
+	return &log
+}
+
 // pause waits for d, or for news of the type.
 func (w *watch) pause(ctx context.Context, d time.Duration) {
 	w.news = w.pool.rebalancer.Pause(ctx, w.typ, d) || w.pool.book.unfitOf(w.typ).any()
@@ -179,7 +184,7 @@ func (w *watch) lookAtForeign(ctx context.Context, seen int) error {
 		}
 		for _, key := range keys {
 			if k := (unfitKey{key: key}); u.note(k, whyForeign, 0) {
-				warnUnfit(&w.log, k, whyForeign)
+				warnUnfit(w.log(), k, whyForeign)
 			}
 		}
 		u.mu.Lock()
@@ -187,6 +192,6 @@ func (w *watch) lookAtForeign(ctx context.Context, seen int) error {
 		u.mu.Unlock()
 	}
 	u.end(false)
-	p.book.reviewUnfit(w.typ, u, &w.log)
+	p.book.reviewUnfit(w.typ, u, w.log())
 	return nil
 }
