@@ -43,9 +43,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// BacklogMax bounds the count of pending messages per type: a larger backlog is reported as this.
-const BacklogMax = backlog.DefaultMax
-
 // Buckets, in seconds and in messages.
 var (
 	quick   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}

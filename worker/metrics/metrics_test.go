@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
@@ -358,7 +359,7 @@ type asked struct {
 }
 
 func (a *asked) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
-	if most == metrics.BacklogMax {
+	if most == backlog.DefaultMax {
 		a.depths.Add(1)
 	}
 	return a.Queue.Depth(ctx, typ, most)
