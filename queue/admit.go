@@ -45,15 +45,13 @@ type backlog struct {
 	looks     int       // counts since then
 }
 
-// admission is the decision about the next batch. One of the fields room, wait, ask, refused and
-// unsent is set.
+// admission is the decision about the next batch. One of the fields room, wait, ask and refused is set.
 type admission struct {
 	room    int           // send up to this many messages
 	wait    time.Duration // wait this long, then decide again
 	ask     func()        // call this without Publisher.mu, then decide again
 	refused error         // reject the first messages with this error …
 	items   int           // … this many
-	unsent  error         // messages that another process has sent are not sent again: their outcome stays unknown
 }
 
 // admit decides about the next batch, before it is formed. rule: what is refused here was never sent, so it is Rejected for certain, uses no
@@ -61,12 +59,14 @@ type admission struct {
 func (s *stream) admit() admission {
 	p := s.p
 	switch all := len(s.waiting); {
-	case s.repeat > 0 && (p.sending.Err() != nil || s.awaitRepeat()): // closed before they came, or Close gave up
-		return admission{unsent: fmt.Errorf("publisher %w before they were sent again", ErrClosed)}
 	case p.sending.Err() != nil:
 		return admission{refused: fmt.Errorf("publish: not stored: %w", context.Cause(p.sending)), items: all}
 	case s.broken != nil:
 		return admission{refused: brokenError(s.broken), items: all}
+	case s.awaitRepeat() && p.refused != nil:
+		return admission{refused: brokenError(p.refused), items: all}
+	case s.awaitRepeat(): // closed before they came
+		return admission{refused: fmt.Errorf("publisher %w before they were sent again", ErrClosed), items: all}
 	case s.repeat > 0: // rule: never refused, they may have landed
 		return admission{room: s.repeat}
 	case p.stopped:
@@ -197,8 +197,6 @@ func (s *stream) refuse(items int, err error) []*item {
 	clear(s.waiting[:items])
 	s.waiting = s.waiting[items:]
 	s.mark(refused, Rejected, err)
-	if s.p.opt.Resume != nil && s.broken == nil {
-		s.broken = err
-	}
+	s.breakOff(err)
 	return refused
 }

@@ -88,9 +88,9 @@ func (o *Outgoing) report(results []Result) {
 	}
 }
 
-// refusal is the outcome of message i if it is refused, else nil.
+// refusal is the outcome of message i if it is refused, else nil. Without middleware o is nil.
 func (o *Outgoing) refusal(i int) error {
-	if o.refused == nil || o.refused[i] == nil {
+	if o == nil || o.refused == nil || o.refused[i] == nil {
 		return nil
 	}
 	return fmt.Errorf("publish: not sent: %w", o.refused[i])
@@ -99,23 +99,7 @@ func (o *Outgoing) refusal(i int) error {
 // publishThrough is PublishAll with middleware.
 func (p *Publisher) publishThrough(ctx context.Context, msgs []Message) []Result {
 	o := p.outgoing(ctx, slices.Clone(msgs))
-	var results []Result
-	if o.refused == nil {
-		results = p.publishAll(ctx, o.msgs)
-	} else {
-		results = make([]Result, len(msgs))
-		left, at := make([]Message, 0, len(msgs)), make([]int, 0, len(msgs))
-		for i := range o.msgs {
-			if err := o.refusal(i); err != nil {
-				results[i] = Result{Status: Rejected, Err: err}
-				continue
-			}
-			left, at = append(left, o.msgs[i]), append(at, i)
-		}
-		for i, r := range p.publishAll(ctx, left) {
-			results[at[i]] = r
-		}
-	}
+	results := p.publishAll(ctx, o.msgs, o)
 	o.report(results)
 	return results
 }
@@ -123,17 +107,14 @@ func (p *Publisher) publishThrough(ctx context.Context, msgs []Message) []Result
 // sendThrough is Send with middleware.
 func (p *Publisher) sendThrough(ctx context.Context, m Message, done func(Result)) error {
 	o := p.outgoing(ctx, []Message{m})
-	err := o.refusal(0)
-	if err == nil {
-		err = p.send(ctx, o.msgs[0], func(r Result) {
-			o.report([]Result{r})
-			if done != nil {
-				done(r)
-			}
-		})
+	r := p.send(ctx, o.msgs[0], o, func(r Result) {
+		o.report([]Result{r})
+		if done != nil {
+			done(r)
+		}
+	})
+	if r.Err != nil {
+		o.report([]Result{r})
 	}
-	if err != nil {
-		o.report([]Result{{Status: Rejected, Err: err}})
-	}
-	return err
+	return r.Err
 }

@@ -107,7 +107,9 @@ type Publisher struct {
 	registered map[string]bool    // types that this publisher has registered
 	stats      PublisherStats
 	controls   controls
-	resumed    bool // Resume.From was handed to a stream
+	resumed    bool  // Resume.From was handed to a stream
+	offered    int   // with Resume: messages that callers wanted to publish
+	refused    error // with Resume: why one of them was not accepted, and so no later one is
 }
 
 // PublisherStore is what a Publisher needs of a queue.
@@ -189,18 +191,18 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 	if len(p.opt.Use) > 0 && len(msgs) > 0 {
 		return p.publishThrough(ctx, msgs)
 	}
-	return p.publishAll(ctx, msgs)
+	return p.publishAll(ctx, msgs, nil)
 }
 
-// publishAll is PublishAll without middleware.
-func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
+// publishAll is PublishAll behind the middleware, out.
+func (p *Publisher) publishAll(ctx context.Context, msgs []Message, out *Outgoing) []Result {
 	c := &call{results: make([]Result, len(msgs)), done: make(chan struct{})}
 	items := make([]item, len(msgs))
 	var accepted []*item // they have space in the buffer, and are not yet in the streams
 	flush := func() {
 		if err := p.push(accepted); err != nil {
 			for _, it := range accepted {
-				c.settle(it.index, Result{Status: Rejected, Err: err})
+				c.settle(it.index, it.rejected(err))
 				p.space.Release(it.cost)
 			}
 		}
@@ -208,15 +210,15 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	}
 	for i := range msgs {
 		it := &items[i]
-		if err := p.prepare(ctx, it, &msgs[i]); err != nil {
-			c.reject(i, err)
+		if err := p.prepare(ctx, it, &msgs[i], out.refusal(i)); err != nil {
+			c.reject(i, p.refuseItem(it, err))
 			continue
 		}
 		it.call, it.index = c, i
 		if !p.space.TryAcquire(it.cost) {
 			flush() // send what is accepted before we wait for space, which it may free
 			if err := p.waitForSpace(ctx, it.cost); err != nil {
-				c.reject(i, err)
+				c.reject(i, p.refuseItem(it, err))
 				continue
 			}
 		}
@@ -236,8 +238,8 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 
 // Send accepts one message and returns; done is called later with its outcome, exactly once. Use it to
 // stream many messages: it blocks only while the buffer is full (BufferBytes), and ctx bounds only
-// that. An error means that the message was not accepted and will never be stored; then done is not
-// called.
+// that. An error means that the message was not accepted and will never be stored, unless it wraps
+// ErrUnknown: see [Resume]. Then done is not called.
 //
 // The callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
 // publishes the type: they must be quick, and must not call the publisher. Delayed messages, those with
@@ -246,26 +248,26 @@ func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) erro
 	if len(p.opt.Use) > 0 {
 		return p.sendThrough(ctx, m, done)
 	}
-	return p.send(ctx, m, done)
+	return p.send(ctx, m, nil, done).Err
 }
 
-// send is Send without middleware.
-func (p *Publisher) send(ctx context.Context, m Message, done func(Result)) error {
+// send is Send behind the middleware, out. It returns the outcome of a message that was not accepted.
+func (p *Publisher) send(ctx context.Context, m Message, out *Outgoing, done func(Result)) Result {
 	it := &item{callback: done}
-	if err := p.prepare(ctx, it, &m); err != nil {
-		return err
+	if err := p.prepare(ctx, it, &m, out.refusal(0)); err != nil {
+		return p.refuseItem(it, err)
 	}
 	if !p.space.TryAcquire(it.cost) {
 		if err := p.waitForSpace(ctx, it.cost); err != nil {
-			return err
+			return p.refuseItem(it, err)
 		}
 	}
 	it.own()
 	if err := p.push([]*item{it}); err != nil {
 		p.space.Release(it.cost)
-		return err
+		return it.rejected(err)
 	}
-	return nil
+	return Result{}
 }
 
 // Stats returns the counters.
@@ -322,16 +324,20 @@ func (p *Publisher) end(stop bool) {
 	p.refuse()
 }
 
-// prepare validates m and fills it. It copies nothing: first there must be space in the buffer.
-func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
+// prepare validates m, which a middleware may have refused, and fills it. It copies nothing: first there must be space in
+// the buffer.
+func (p *Publisher) prepare(ctx context.Context, it *item, m *Message, refused error) error {
+	if err := p.resume(it, m); err != nil {
+		return err
+	}
+	if refused != nil {
+		return refused
+	}
 	if err := m.Validate(); err != nil {
 		return err
 	}
 	if m.Incomplete {
 		return fmt.Errorf("publish: %w", ErrIncomplete)
-	}
-	if err := p.opt.Resume.accepts(m); err != nil {
-		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish: not sent: %w", context.Cause(ctx))
@@ -408,8 +414,8 @@ func (p *Publisher) abandon(ctx context.Context, c *call, items []item) {
 		}
 		switch it.state {
 		case itemWaiting:
-			p.streams[streamKey(it.msg.Type, !it.msg.Due.IsZero())].withdraw(it)
-			c.results[i] = Result{Status: Rejected, Err: fmt.Errorf("publish: withdrawn before it was sent: %w", cause)}
+			p.streams[streamKey(it.msg.Type, !it.msg.Due.IsZero())].withdraw(it, fmt.Errorf("publish: withdrawn before it was sent: %w", cause))
+			c.results[i] = it.result
 		case itemSettled: // the stream has the outcome, and is about to report it
 			c.results[i] = it.result
 		case itemSent:
@@ -444,10 +450,10 @@ func (c *call) allExpected() {
 }
 
 // reject settles a message that is not passed to a stream.
-func (c *call) reject(i int, err error) {
+func (c *call) reject(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.results[i] = Result{Status: Rejected, Err: err}
+	c.results[i] = r
 }
 
 // settle records an outcome, unless the caller has returned: then nobody may write to its results.

@@ -108,7 +108,7 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	if s.p.opt.Resume != nil {
-		s.broken = err.Err // whoever continues goes on with the same number
+		s.breakOff(err.Err) // whoever continues goes on with the same number
 		return
 	}
 	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap

@@ -17,7 +17,9 @@ import (
 // or the consumer's file recognizes those that were stored.
 //
 // After a message that is not Stored, the publisher accepts no more, because later messages must not
-// overtake it. Close it, and continue from the last Checkpoint.
+// overtake it. Close it, and continue from the last Checkpoint. That is so even if the message was
+// never sent, because its ctx ended or it is invalid. If it is one of the first From.InFlight, it is
+// Unknown then: the earlier process may have stored it.
 type Resume struct {
 	Type string
 	From Checkpoint // where to continue; the zero value begins a new stream
@@ -75,8 +77,10 @@ func (r *Resume) checkAge(now, here time.Time) error {
 	return nil
 }
 
-// accepts refuses messages that do not belong to the stream.
-func (r *Resume) accepts(m *Message) error {
+// resume refuses messages that do not belong to the stream, or that come behind one that was refused. It numbers those that
+// are repeated.
+func (p *Publisher) resume(it *item, m *Message) error {
+	r := p.opt.Resume
 	if r == nil {
 		return nil
 	}
@@ -86,7 +90,38 @@ func (r *Resume) accepts(m *Message) error {
 	if !m.Due.IsZero() {
 		return errors.New("publish: not sent: a publisher with Resume delays no messages")
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.offered++; p.offered <= r.From.InFlight {
+		it.earlier = NewID(r.From.Time, r.From.Producer, r.From.N+uint64(p.offered))
+	}
+	if p.refused != nil { // rule: nothing is accepted behind a message that was not
+		return brokenError(p.refused)
+	}
 	return nil
+}
+
+// refuseItem returns the outcome of an item that was not accepted. With Resume it is the last one.
+func (p *Publisher) refuseItem(it *item, err error) Result {
+	if p.opt.Resume != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.refused == nil {
+			p.refused = err
+		}
+		for _, s := range p.streams {
+			s.signal() // it may wait for this one
+		}
+	}
+	return it.rejected(err)
+}
+
+// breakOff makes a stream accept nothing more, with Resume. p.mu is held.
+func (s *stream) breakOff(err error) {
+	if s.p.opt.Resume != nil && s.broken == nil {
+		s.broken = err
+		s.signal()
+	}
 }
 
 // begin makes a new stream continue from the checkpoint. Only the first stream of a publisher does: a
@@ -143,7 +178,7 @@ func (s *stream) checkpoint(batch []*item) bool {
 	err = fmt.Errorf("publish: not sent, the checkpoint cannot be saved: %w", err)
 	s.settle(batch, Rejected, err)
 	s.p.mu.Lock()
-	s.broken = err
+	s.breakOff(err)
 	s.p.mu.Unlock()
 	return false
 }

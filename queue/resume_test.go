@@ -267,3 +267,73 @@ func TestResumeRefusesWhatNobodyRemembers(t *testing.T) {
 		}
 	})
 }
+
+// Before a message is sent, its caller may go, or it may be refused: nothing overtakes it then, either.
+func TestResumeTakesNothingBehindAMessageThatIsNotSent(t *testing.T) {
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	tooLarge := queue.Message{Type: "orders", Payload: make([]byte, queue.MaxPayload+1)}
+	for name, lose := range map[string]func(ctx context.Context, b *bench) queue.Result{
+		"withdrawn": func(ctx context.Context, b *bench) queue.Result {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			defer cancel()
+			return b.PublishAll(ctx, messages("orders", 1))[0]
+		},
+		"no time": func(_ context.Context, b *bench) queue.Result { return b.PublishAll(gone, messages("orders", 1))[0] },
+		"invalid": func(ctx context.Context, b *bench) queue.Result {
+			return b.PublishAll(ctx, []queue.Message{tooLarge})[0]
+		},
+		"by middleware": func(ctx context.Context, b *bench) queue.Result {
+			return b.PublishAll(ctx, []queue.Message{{Type: "orders", Headers: map[string]string{"refuse": "1"}}})[0]
+		},
+		"no space": func(ctx context.Context, b *bench) queue.Result {
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			defer cancel()
+			return b.PublishAll(ctx, []queue.Message{{Type: "orders", Payload: make([]byte, 900)}, {Type: "orders", Payload: make([]byte, 900)}})[1]
+		},
+	} {
+		for again, from := range map[string]queue.Checkpoint{"": {}, ", repeated": {Producer: 7, InFlight: 5, Time: time.UnixMilli(946_684_800_000)}} {
+			t.Run(name+again, func(t *testing.T) {
+				var book notebook
+				opt := queue.PublisherOptions{Linger: time.Hour, BufferBytes: 1500, Resume: &queue.Resume{Type: "orders", From: from, Save: book.save},
+					Use: []queue.Middleware{func(_ context.Context, out *queue.Outgoing) {
+						if out.Message(0).Headers["refuse"] != "" {
+							out.Refuse(0, nil)
+						}
+					}}}
+				onVirtualTime(t, opt, 0, func(t *testing.T, b *bench) {
+					wantUnsent := func(r queue.Result, n uint64) {
+						t.Helper()
+						var want queue.ID
+						status := queue.Rejected
+						if from.InFlight > 0 { // the process before may have stored it
+							status, want = queue.Unknown, queue.NewID(from.Time, 7, n)
+						}
+						if r.ID != want || r.Status != status || errors.Is(r.Err, queue.ErrUnknown) != (status == queue.Unknown) {
+							t.Errorf("%+v, want %v as %v, n=%d", r, status, want, n)
+						}
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour) // longer than Linger
+					defer cancel()
+					n := uint64(1)
+					if name == "no space" {
+						n = 2
+					}
+					wantUnsent(lose(ctx, b), n)
+					wantUnsent(b.PublishAll(ctx, messages("orders", 1))[0], n+1)
+					called := make(chan queue.Result, 1)
+					if err := b.Send(t.Context(), messages("orders", 1)[0], func(r queue.Result) { called <- r }); err != nil {
+						called <- queue.Result{Err: err}
+					}
+					_ = b.Close(ctx)
+					if err := (<-called).Err; err == nil || errors.Is(err, queue.ErrUnknown) != (from.InFlight > 0) {
+						t.Errorf("Send: %v", err)
+					}
+					if n := b.faulty.Calls(queuetest.OpInsert); n != 0 {
+						t.Errorf("%d inserts", n)
+					}
+				})
+			})
+		}
+	}
+}

@@ -16,6 +16,7 @@ type item struct {
 	callback func(Result) // of Send; else nil
 	call     *call        // of PublishAll; else nil
 	index    int          // in call
+	earlier  ID           // with Resume: an earlier process may have stored it under this ID; else zero
 	// ---
 	state  itemState
 	result Result // once settled
@@ -48,7 +49,7 @@ type stream struct {
 	stored    clock.Watch // since messages were last stored; zero: none were
 	backlog   backlog
 	floor     time.Time // ID times must not be before this
-	repeat    int       // with Resume: size of the first batch, if an earlier process has sent it; then 0
+	repeat    int       // with Resume: size of the first batch, if an earlier process may have sent it; then 0
 	broken    error     // with Resume: why the stream accepts no more messages
 }
 
@@ -68,13 +69,14 @@ func (s *stream) signal() {
 }
 
 // withdraw removes an item that was never sent. p.mu is held.
-func (s *stream) withdraw(it *item) {
+func (s *stream) withdraw(it *item, err error) {
+	s.mark([]*item{it}, Rejected, err)
 	it.state = itemWithdrawn
 	s.live--
 	s.liveBytes -= it.size
-	s.p.stats.Buffered--
-	s.p.stats.Rejected++
 	s.p.space.Release(it.cost)
+	s.breakOff(err) // rule: what waits behind a message that was withdrawn is not sent
+
 	if len(s.waiting) > 64 && s.live < len(s.waiting)/2 { // during an outage many callers may withdraw: free their items
 		kept := make([]*item, 0, s.live)
 		for _, it := range s.waiting {
@@ -126,12 +128,6 @@ func (s *stream) next() []*item {
 				p.mu.Unlock()
 				s.report(refused)
 				continue
-			case a.unsent != nil:
-				batch := s.takeRepeat()
-				s.repeat, s.broken = 0, a.unsent
-				p.mu.Unlock()
-				s.settle(batch, Unknown, unknownError(a.unsent))
-				continue
 			case a.ask != nil:
 				p.mu.Unlock()
 				a.ask()
@@ -168,7 +164,7 @@ func (s *stream) hold() time.Duration {
 	if s.p.sending.Err() != nil || s.p.stopped {
 		return 0
 	}
-	if s.awaitRepeat() && !s.p.closed {
+	if s.awaitRepeat() && !s.p.closed && s.p.refused == nil && s.broken == nil {
 		return time.Hour // until signal
 	}
 	pause := time.Until(s.notBefore) // after a failure; even Close must wait, because it preserves the order
@@ -237,23 +233,31 @@ func (s *stream) mark(batch []*item, status Status, err error) {
 	if status == Stored {
 		s.stored = clock.Start()
 	}
-	for _, it := range batch {
-		it.state = itemSettled
-		it.result = Result{Status: status, Err: err}
-		if status != Rejected {
-			it.result.ID = it.msg.ID
-		}
-	}
 	st := &s.p.stats
 	st.Buffered -= len(batch)
-	switch status {
-	case Stored:
-		st.Stored += uint64(len(batch))
-	case Unknown:
-		st.Unknown += uint64(len(batch))
-	case Rejected:
-		st.Rejected += uint64(len(batch))
+	for _, it := range batch {
+		it.state = itemSettled
+		it.result = Result{ID: it.msg.ID, Status: status, Err: err}
+		if status == Rejected {
+			it.result = it.rejected(err)
+		}
+		switch it.result.Status {
+		case Stored:
+			st.Stored++
+		case Unknown:
+			st.Unknown++
+		case Rejected:
+			st.Rejected++
+		}
 	}
+}
+
+// rejected is the outcome of an item that is not sent.
+func (it *item) rejected(err error) Result {
+	if !it.earlier.IsZero() { // rule: not by this process, but an earlier one may have stored it
+		return Result{ID: it.earlier, Status: Unknown, Err: unknownError(err)}
+	}
+	return Result{Status: Rejected, Err: err}
 }
 
 // report passes the outcomes that mark has set to the callers, and frees space in the buffer.

@@ -67,6 +67,12 @@ var queueRules = []rule{
 		old: `NewID(s.floor, s.producer, s.n)`, new: `NewID(s.floor, s.producer+1, s.n)`},
 	{file: "queue/admit.go", rule: "nothing is sent behind a message that is lost", tests: "TestResumeTakesNothingBehindALostMessage",
 		old: `case s.broken != nil:`, new: `case false:`},
+	{file: "queue/resume.go", rule: "nothing is accepted behind a message that was not", tests: "TestResumeTakesNothingBehindAMessageThatIsNotSent",
+		old: `if p.refused != nil { // rule`, new: `if false { // rule`},
+	{file: "queue/stream.go", rule: "not by this process, but an earlier one may have stored it", tests: "TestResumeTakesNothingBehindAMessageThatIsNotSent",
+		old: `if !it.earlier.IsZero() { // rule`, new: `if false { // rule`},
+	{file: "queue/stream.go", rule: "what waits behind a message that was withdrawn is not sent", tests: "TestResumeTakesNothingBehindAMessageThatIsNotSent",
+		old: "s.p.space.Release(it.cost)\n\ts.breakOff(err)", new: "s.p.space.Release(it.cost)"},
 	{file: "queue/middleware.go", rule: "a map that the caller shares", tests: "TestMiddlewareAroundPublish",
 		old: `case !o.cloned[i]: // rule`, new: `case false: // rule`},
 
