@@ -235,22 +235,30 @@ func ExampleResume() {
 	defer remove()
 	input := []string{"chair", "table", "lamp", "desk"}
 
-	var saved queue.Checkpoint // a program writes it to a file, and syncs that
-	publish := func(from queue.Checkpoint, lines []string) {
-		resume := &queue.Resume{Type: "orders", From: from, Save: func(c queue.Checkpoint) error { saved = c; return nil }}
+	var saved struct { // a program writes it to a file, and syncs that
+		checkpoint queue.Checkpoint
+		lines      int // that are stored: the checkpoint's N is no position in the input
+	}
+	publish := func(lines []string) {
+		stored := saved.lines
+		resume := &queue.Resume{Type: "orders", From: saved.checkpoint, Save: func(c queue.Checkpoint) error {
+			saved.checkpoint, saved.lines = c, stored
+			return nil
+		}}
 		p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Resume: resume})
 		if err != nil {
 			log.Fatal(err)
 		}
-		for _, line := range lines {
+		for _, line := range lines[stored:] {
 			if _, err := p.Publish(ctx, "orders", []byte(line), nil); err != nil {
 				log.Fatal(err)
 			}
+			stored++
 		}
 		_ = p.Close(ctx)
 	}
-	publish(queue.Checkpoint{}, input[:3]) // dies behind the third message, and does not know that it is stored
-	publish(saved, input[saved.N:])
+	publish(input[:3]) // dies behind the third message, and does not know that it is stored
+	publish(input)
 
 	depth, err := b.Queue.Depth(ctx, "orders", 10)
 	fmt.Println(depth.Pending, "messages", err)

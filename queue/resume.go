@@ -31,9 +31,13 @@ type Resume struct {
 // Checkpoint is the state of a stream right before a batch is sent. When all messages of the batch are
 // settled, and the first k of them are stored while the others never will be, the caller may add k to N
 // and set InFlight to 0.
+//
+// N is no position in the input: after a rest of IdleRotate the next batch has another producer number,
+// and N begins at 0 again. So let Save keep the position, too, as a count of the messages stored: when
+// it is called, everything before the batch is stored, and the callbacks of Send have said so.
 type Checkpoint struct {
 	Producer uint64    // the producer number
-	N        uint64    // the messages up to this number are stored
+	N        uint64    // its messages up to this number are stored
 	InFlight int       // this many messages after N may be stored
 	Time     time.Time // in the IDs of those, by the queue's clock, to the millisecond
 	Sent     time.Time // when the checkpoint was saved, by the clock of that machine, to the millisecond; zero: unknown

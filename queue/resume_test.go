@@ -62,25 +62,35 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 		}}
 		msgs := messages("orders", 100)
 		var book notebook
+		position := 0 // in the input, where a process that continues from the book begins
 		for range 50 {
-			from := book.read()
+			from, begin, done := book.read(), position, position // done: what is stored of the input
+			save := func(c queue.Checkpoint) error { position = done; return book.save(c) }
 			p, err := queue.NewPublisher(t.Context(), faulty, queue.PublisherOptions{BatchMessages: 7, BufferBytes: 20 * 300, RepeatFor: 5 * time.Second,
-				AttemptTimeout: time.Second, Resume: &queue.Resume{Type: "orders", From: from, Save: book.save}})
+				AttemptTimeout: time.Second, IdleRotate: time.Minute, Resume: &queue.Resume{Type: "orders", From: from, Save: save}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			life, die := context.WithTimeout(t.Context(), time.Duration(rng.IntN(8000))*time.Millisecond)
+			life, die := context.WithTimeout(t.Context(), time.Duration(rng.IntN(8000))*time.Millisecond+time.Duration(rng.IntN(2))*10*time.Minute)
 			sent := 0
-			for _, m := range msgs[from.N:] {
-				if p.Send(life, m, func(queue.Result) {}) != nil {
+			count := func(r queue.Result) {
+				if r.Status == queue.Stored {
+					done++
+				}
+			}
+			for _, m := range msgs[begin:] {
+				if p.Send(life, m, count) != nil {
 					break
 				}
 				sent++
-				if rng.IntN(5) == 0 {
+				switch rng.IntN(50) {
+				case 0: // its input rests for long
+					time.Sleep(2 * time.Minute)
+				case 1, 2, 3, 4, 5, 6, 7, 8, 9:
 					time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
 				}
 			}
-			whole := int(from.N)+sent == len(msgs)
+			whole := begin+sent == len(msgs)
 			closing := life
 			if rng.IntN(2) == 0 { // it ends by itself
 				closing = t.Context()
@@ -105,7 +115,7 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 		var last queue.ID
 		for i, m := range msgs {
 			id, ok := ids[string(m.Payload)]
-			if !ok || id.Compare(last) <= 0 || id.N() != uint64(i+1) {
+			if !ok || id.Compare(last) <= 0 || id.N() != 1 && (id.Producer() != last.Producer() || id.N() != last.N()+1) {
 				verdict = errors.Join(verdict, fmt.Errorf("message %d: stored %v, as %v, n=%d", i, ok, id, id.N()))
 				return
 			}
