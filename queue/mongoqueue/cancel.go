@@ -16,14 +16,15 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cance
 	if err != nil {
 		return 0, err
 	}
-	there, err := p.store.delayedAt(ctx, slots)
+	there, err := p.store.existing(ctx, slots)
 	if err != nil {
 		return 0, err
 	}
-	there = slices.DeleteFunc(there, func(d delayed) bool {
-		return slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))
-	})
-	ids := idsOf(there)
+	there = slices.DeleteFunc(there, func(slot queue.ScheduleKey) bool { return slices.Contains(head.slots(), slot) })
+	ids := make([]queue.ID, len(there))
+	for i, slot := range there {
+		ids[i] = slot.ID
+	}
 	known, err := p.store.settled(ctx, ids)
 	if err != nil {
 		return 0, err
@@ -31,12 +32,12 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cance
 	if err := p.store.settle(ctx, ids, head.passed); err != nil {
 		return 0, err
 	}
-	for i := range there {
-		if !known[there[i].ID] { // else it is a late retry of a message promoted or cancelled before
+	for _, id := range ids {
+		if !known[id] { // else it is a late retry of a message promoted or cancelled before
 			cancelled++
 		}
 	}
-	if err := p.store.remove(ctx, slotsOf(there)); err != nil {
+	if err := p.store.remove(ctx, there); err != nil {
 		return 0, err
 	}
 	return cancelled, nil

@@ -947,3 +947,26 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	}
 	want("me old young")
 }
+
+// Payloads have up to 15 MiB, and hundreds are cancelled at a time: their keys say everything.
+func TestCancelDelayedReadsKeysOnly(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	w := &wire{only: "find"}
+	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
+	m := message("orders", 1, []byte("chair"))
+	m.Due = time.Now().Add(time.Hour)
+	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	w.take()
+	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{queue.ScheduleKeyOf(&m)}); err != nil || n != 1 {
+		t.Fatalf("%d cancelled, %v", n, err)
+	}
+	_, finds := w.take()
+	for _, f := range finds {
+		_, single := f.Lookup("singleBatch").BooleanOK() // of the plan
+		if _, err := f.LookupErr("projection"); err != nil && !single {
+			t.Errorf("it reads whole messages: %v", f)
+		}
+	}
+}

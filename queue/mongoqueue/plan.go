@@ -185,6 +185,22 @@ func (q planned) delayedAt(ctx context.Context, slots []queue.ScheduleKey) (out 
 	return out, err
 }
 
+// existing implements planStore.
+//
+//	find {_id: {$in: ["<slot>", …]}} → _id only, in scheduled; index: _id.
+func (q planned) existing(ctx context.Context, slots []queue.ScheduleKey) (out []queue.ScheduleKey, err error) {
+	cursor, err := q.scheduled.write.Find(ctx, in(slotKeys(slots)), options.Find().SetProjection(idOnly))
+	if err != nil {
+		return nil, err
+	}
+	err = eachKey(ctx, cursor, func(key string) {
+		if slot, ok := parseSlot(key); ok {
+			out = append(out, slot)
+		}
+	})
+	return out, err
+}
+
 // settled implements planStore.
 //
 //	find {_id: {$in: ["settled/<ID>", …]}} → _id only, in scheduled; index: _id.

@@ -130,6 +130,8 @@ type planStore interface {
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
 	// delayedAt returns those of the messages with these keys that exist, in order.
 	delayedAt(ctx context.Context, slots []queue.ScheduleKey) ([]delayed, error)
+	// existing returns which of these keys exist.
+	existing(ctx context.Context, slots []queue.ScheduleKey) ([]queue.ScheduleKey, error)
 	// settled returns which delayed messages were promoted or cancelled lately. settle notes that
 	// they are, and when, by Moment.Passed. forget removes older notes, now and then.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)

@@ -290,6 +290,11 @@ func (w *planWorld) delayedAt(_ context.Context, slots []queue.ScheduleKey) (out
 	return out, nil
 }
 
+func (w *planWorld) existing(ctx context.Context, slots []queue.ScheduleKey) ([]queue.ScheduleKey, error) {
+	there, err := w.delayedAt(ctx, slots)
+	return slotsOf(there), err
+}
+
 func (w *planWorld) settled(_ context.Context, ids []queue.ID) (map[queue.ID]bool, error) {
 	if _, err := w.step(1); err != nil {
 		return nil, err
