@@ -235,7 +235,8 @@ type transactions struct {
 // room is how much a backlog had left when it was counted.
 type room struct {
 	limit, left int
-	until       time.Time
+	until       time.Time // then it is counted again …
+	next        time.Time // … or then, if it is full: what was counted on may have been aborted
 }
 
 // As a Publisher does, see queue.Settings.
@@ -262,12 +263,14 @@ func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
 	t.mu.Lock()
 	known := t.room[typ]
 	t.mu.Unlock()
-	if began := time.Now(); known.limit != set.MaxBacklog || began.After(known.until) {
+	if began := time.Now(); known.limit != set.MaxBacklog || began.After(known.until) || n > known.left && began.After(known.next) {
 		counting, cancel := context.WithTimeout(ctx, countTimeout)
 		d, err := q.Depth(counting, typ, set.MaxBacklog)
 		cancel()
-		took := time.Since(began)
-		if known.until = time.Now().Add(max(settingsEvery, countShare*took)); err == nil {
+		now := time.Now()
+		rest := countShare * now.Sub(began)
+		known.until, known.next = now.Add(max(settingsEvery, rest)), now.Add(rest)
+		if err == nil {
 			known.limit, known.left = set.MaxBacklog, set.MaxBacklog-d.Pending
 		} else if known.limit != set.MaxBacklog {
 			known.limit, known.left = set.MaxBacklog, set.MaxBacklog

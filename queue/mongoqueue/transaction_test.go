@@ -316,6 +316,7 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 	server, uri := startTxServer(t)
 	server.put("types", "paused", bson.D{{Key: "publish_paused", Value: true}, {Key: "why", Value: "moving house"}})
 	server.put("types", "bounded", bson.D{{Key: "max_backlog", Value: int64(3)}})
+	server.put("types", "aborted", bson.D{{Key: "max_backlog", Value: int64(1)}})
 	s := newShop(t, uri, uri)
 	publish := func(msgs ...queue.Message) error {
 		t.Helper()
@@ -342,8 +343,23 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 		t.Errorf("a full backlog: %v", err)
 	}
 	s.want("bounded", "1", "2", "3")
+	// What was aborted takes no room. A count of the backlog is not repeated at once: it may be slow.
+	began := time.Now()
+	_, err := s.session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
+		if _, err := s.order(ctx, "aborted", news("aborted", "1")); err != nil {
+			t.Error(err)
+		}
+		return nil, context.Canceled
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	time.Sleep(10 * time.Since(began))
+	if err := publish(news("aborted", "1")); err != nil {
+		t.Errorf("nothing is pending: %v", err)
+	}
 	s.want("orders")
-	if n := len(s.orders()); n != 2 {
+	if n := len(s.orders()); n != 3 {
 		t.Errorf("%d orders, want those whose messages were taken", n)
 	}
 	// Unreadable settings block nobody.
