@@ -43,7 +43,8 @@ type Options struct {
 	// "fencepost".
 	AppName string
 	// ConnectTimeout is how long Open and every later operation search for a server before they
-	// fail with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
+	// fail with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s. The URI's
+	// connectTimeoutMS, if set, bounds each attempt to connect.
 	ConnectTimeout time.Duration
 	// Monitor, if set, sees every command: for tracing and metrics.
 	Monitor *event.CommandMonitor
@@ -112,7 +113,9 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 		uriTimeout = *co.ServerSelectionTimeout
 	}
 	wait := cmp.Or(opt.ConnectTimeout, uriTimeout)
-	co.SetServerSelectionTimeout(wait).SetConnectTimeout(wait)
+	if co.SetServerSelectionTimeout(wait); co.ConnectTimeout == nil {
+		co.SetConnectTimeout(wait)
+	}
 	// rule: an error tells about the one attempt that was made; repeating is the publisher's business
 	co.SetRetryWrites(false)
 	// rule: reads see everything that is acknowledged, whatever the URI asks for

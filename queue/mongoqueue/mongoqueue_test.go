@@ -970,3 +970,28 @@ func TestCancelDelayedReadsKeysOnly(t *testing.T) {
 		}
 	}
 }
+
+// A server that takes connections and says nothing: the URI says when to try the next one.
+func TestTheURIBoundsOneAttemptToConnect(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	ctx, enough := context.WithCancelCause(t.Context())
+	third := errors.New("the third attempt")
+	go func() {
+		for range 3 {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+		enough(third)
+	}()
+	_, err = mongoqueue.Open(ctx, "mongodb://"+listener.Addr().String()+"/db?connectTimeoutMS=50&serverSelectionTimeoutMS=60000", mongoqueue.Options{})
+	if !errors.Is(err, third) {
+		t.Errorf("Open ended before %v: %v", third, err)
+	}
+}
