@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -45,8 +46,9 @@ type Backend struct {
 // to the working directory unless it starts with a slash; "" means DefaultURL. Errors wrap ErrURL,
 // queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a password.
 //
-// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and no longer than ctx lasts. An election takes longer: a
-// program that may start during one retries while the error is queue.ErrUnreachable.
+// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and once the queue is open for at most 10 s more, for the
+// locks; and no longer than ctx lasts. An election takes longer: a program that may start during one retries while the error is
+// queue.ErrUnreachable.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if rawURL == "" {
 		rawURL = DefaultURL
@@ -86,6 +88,9 @@ func openMongo(ctx context.Context, uri string) (*Backend, error) {
 	}
 	// The lock has a client of its own: its renewals must never wait behind the queue's bulk work for a connection.
 	store, err := mongolock.Open(ctx, uri, q.Database(), mongolock.Options{})
+	if reason, _ := mongoerr.Passing(err); reason != "" && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", queue.ErrUnreachable, err)
+	}
 	if err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
