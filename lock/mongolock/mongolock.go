@@ -109,7 +109,7 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	if co.Validate() != nil {
 		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", mongoerr.URI(uri))
 	}
-	co.SetMaxPoolSize(poolSize)
+	co.SetMinPoolSize(0).SetMaxPoolSize(poolSize) // what the URL says is for the queue
 	// Package lock retries itself, and knows which answers of a retry count. If the driver retried
 	// a release on a server that does not recognize retries, it would report the second answer,
 	// "not yours". Without retryable writes the server also need not store an image of the document

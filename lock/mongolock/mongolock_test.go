@@ -473,3 +473,89 @@ func BenchmarkRenewMany(b *testing.B) {
 	defer s.Close()
 	locktest.BenchmarkRenewMany(b, s)
 }
+
+// The queue takes such a URL, whose pool is for bulk work.
+func TestTheURLsPoolIsNotForLocks(t *testing.T) {
+	s := fake.Start(t, func(string) bson.D { return nil })
+	st, err := mongolock.Open(t.Context(), "mongodb://"+s.Addr()+"/?minPoolSize=50&maxPoolSize=100", "db", mongolock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+}
+
+// Whatever is there already, Setup says what CheckSetup says.
+func TestSetupWithIndexesOfOthers(t *testing.T) {
+	ttl := func(name, field string) bson.D {
+		return bson.D{{Key: "name", Value: name}, {Key: "key", Value: bson.D{{Key: field, Value: 1}}},
+			{Key: "expireAfterSeconds", Value: int64(mongolock.DefaultRetention / time.Second)}}
+	}
+	plain := bson.D{{Key: "name", Value: "at_1"}, {Key: "key", Value: bson.D{{Key: "at", Value: 1}}}}
+	for name, test := range map[string]struct {
+		indexes []bson.D
+		refusal int // of an attempt to make one
+		want    []string
+	}{
+		"another name":         {[]bson.D{ttl("at_1", "at")}, 85, nil},
+		"no right to make one": {[]bson.D{ttl("at_ttl", "at")}, 13, nil},
+		"a wrong one, too":     {[]bson.D{ttl("at_ttl", "at"), ttl("since_1", "since")}, 85, []string{"since_1", "drop it"}},
+		"a plain one":          {[]bson.D{plain}, 85, []string{"at_1", "drop it"}},
+		"none":                 {nil, 13, []string{"no TTL index", "run setup"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fake.Start(t, func(command string) bson.D {
+				switch command {
+				case "listIndexes":
+					return fake.Found("db.locks", test.indexes...)
+				case "createIndexes":
+					return fake.Failed(test.refusal)
+				}
+				return nil
+			})
+			client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + s.Addr()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Disconnect(context.Background())
+			for what, do := range map[string]func(context.Context, *mongo.Database, mongolock.Options) error{"Setup": mongolock.Setup, "CheckSetup": mongolock.CheckSetup} {
+				err := do(t.Context(), client.Database("db"), mongolock.Options{})
+				if (err == nil) != (test.want == nil) || err != nil && !errors.Is(err, mongolock.ErrSetup) {
+					t.Errorf("%s: %v", what, err)
+				}
+				for _, w := range test.want {
+					if err != nil && !strings.Contains(err.Error(), w) {
+						t.Errorf("%s: %v, want %q", what, err, w)
+					}
+				}
+			}
+		})
+	}
+}
+
+// An election while a Locker asks for hints for the first time: it asks again.
+func TestAPassingFailureOfWatchIsNoServerWithoutHints(t *testing.T) {
+	var code atomic.Int64
+	s := fake.Start(t, func(command string) bson.D {
+		if command == "aggregate" {
+			return fake.Failed(int(code.Load()))
+		}
+		return nil
+	})
+	st, err := mongolock.Open(t.Context(), "mongodb://"+s.Addr()+"/?retryReads=false", "db", mongolock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	code.Store(189) // PrimarySteppedDown
+	names, err := st.(lock.Watcher).Watch(t.Context())
+	if err != nil {
+		t.Fatalf("a primary that steps down: %v", err)
+	}
+	if name, more := <-names; more {
+		t.Errorf("a hint about %q", name)
+	}
+	code.Store(40573) // change streams are only supported on replica sets
+	if _, err := st.(lock.Watcher).Watch(t.Context()); err == nil {
+		t.Error("a server without change streams: no error")
+	}
+}

@@ -33,7 +33,11 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err == nil {
 		return nil
 	}
-	if problem := CheckSetup(ctx, db, o); errors.Is(problem, ErrSetup) {
+	// Perhaps an administrator has made the index, for a user who may not, or under another name.
+	switch problem := CheckSetup(ctx, db, o); {
+	case problem == nil:
+		return nil
+	case errors.Is(problem, ErrSetup):
 		return fmt.Errorf("%w (%w)", problem, err)
 	}
 	return fmt.Errorf("lock store: no TTL index on %s.%s: %w", db.Name(), o.Collection, err)
@@ -59,17 +63,27 @@ func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := cur.All(ctx, &indexes); err != nil {
 		return fmt.Errorf("lock store: list the indexes of %s: %w", where, err)
 	}
+	found, plain := false, ""
 	for _, x := range indexes {
+		onAt := len(x.Key) == 1 && x.Key[0].Key == "at" && x.HasCondition == nil
 		switch {
+		case x.ExpireAfter == nil && onAt:
+			plain = x.Name
 		case x.ExpireAfter == nil:
-			continue
-		case len(x.Key) != 1 || x.Key[0].Key != "at" || x.HasCondition != nil:
+		case !onAt:
 			return fmt.Errorf("%w: a TTL index %s on %s removes locks by %v; drop it", ErrSetup, x.Name, where, x.Key)
 		case *x.ExpireAfter != int64(o.seconds()):
 			return fmt.Errorf("%w: index %s on %s removes idle names after %v, not %v; drop it and run setup, or configure that "+
 				"retention", ErrSetup, x.Name, where, time.Duration(*x.ExpireAfter)*time.Second, o.Retention)
+		default:
+			found = true
 		}
+	}
+	switch {
+	case found:
 		return nil
+	case plain != "":
+		return fmt.Errorf("%w: index %s on %s removes nothing, and is in the place of the one that does; drop it and run setup", ErrSetup, plain, where)
 	}
 	return fmt.Errorf("%w: %s has no TTL index on at; run setup with a user who may create indexes", ErrSetup, where)
 }

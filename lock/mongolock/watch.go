@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -25,13 +26,17 @@ var freed = mongo.Pipeline{
 }
 
 // Watch opens a change stream. Standalone servers and most compatible servers do not support it: an
-// error.
+// error. One that is away, or elects a primary, has no hints only now.
 func (s *store) Watch(ctx context.Context) (<-chan string, error) {
 	stream, err := s.locks.Watch(ctx, freed, options.ChangeStream())
+	names := make(chan string)
+	if reason, _ := mongoerr.Passing(err); reason != "" {
+		close(names)
+		return names, nil
+	}
 	if err != nil {
 		return nil, s.explain("watch", err)
 	}
-	names := make(chan string)
 	go func() {
 		defer close(names)
 		defer func() {
