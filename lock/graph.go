@@ -135,7 +135,7 @@ func (g *Graph) Acquire(ctx context.Context, x Lockable, opts ...Option) (*Set, 
 		if err == nil && slices.Equal(again.roots, r.roots) {
 			return s, nil
 		}
-		_ = s.Release(ctx) // nothing was done under it
+		s.dismiss(ctx) // nothing was done under it
 		if err != nil {
 			return nil, err
 		}

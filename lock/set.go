@@ -89,7 +89,7 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 			err = cause
 		}
 		if err != nil {
-			_ = s.Release(ctx) // continues in the background; err says more than its error would
+			s.dismiss(ctx)
 			return nil, err
 		}
 	}
@@ -168,6 +168,14 @@ func (s *Set) release(ctx context.Context) (errs []error) {
 		}
 	}
 	return errs
+}
+
+// dismiss releases the locks of a Set that nobody gets. It waits no longer than for one answer of the store; the release
+// continues in the background. The caller has an error that says more than this one's would.
+func (s *Set) dismiss(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, maxTimeout)
+	defer cancel()
+	_ = s.Release(ctx)
 }
 
 // join is errors.Join, but returns a single error unwrapped.

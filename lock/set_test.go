@@ -553,3 +553,24 @@ func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
 		w.free(names...)
 	})
 }
+
+// A store that answers nothing any more does not hold up who has waited long enough: what was acquired is released behind
+// his back.
+func TestAcquireAllEndsWithoutAnAnswerToTheRelease(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		_, err := other.Acquire(w.Context(), "b")
+		w.must(err)
+		w.mem.Inject(only(locktest.Release, locktest.Fault{LoseRequest: true}))
+		began := w.now()
+		_, err = l.AcquireAll(w.Context(), []string{"a", "b"}, lock.WithWait(2*time.Second))
+		if held, ok := errors.AsType[*lock.HeldError](err); !ok || held.Name != "b" {
+			t.Errorf("got %v", err)
+		}
+		w.between("the wait", w.now()-began, 2*time.Second, 2*time.Second+lease/5)
+		w.mem.Inject(nil)
+		_, err = other.Acquire(w.Context(), "a")
+		w.must(err)
+		w.between("the release", w.now()-began, 2*time.Second, 2*time.Second+lease)
+	})
+}
