@@ -22,9 +22,12 @@ func ThisProcess() Process {
 // provablyDead tells whether holder ran on the same boot of the same machine and in the same PID
 // namespace as self, and is gone: its PID is not in use, or is in use by a process that started at
 // another time. If anything is unknown it returns false.
+//
+// rule: a machine cloned while it runs has the boot and the namespaces of the other. It is told by its host name; one that was
+// renamed meanwhile costs a lease.
 func provablyDead(self, holder Process) bool {
 	if self.Boot == "" || self.PIDNamespace == "" || holder.Started == "" || holder.PID <= 0 ||
-		holder.Boot != self.Boot || holder.PIDNamespace != self.PIDNamespace {
+		holder.Host != self.Host || holder.Boot != self.Boot || holder.PIDNamespace != self.PIDNamespace {
 		return false
 	}
 	started, gone, known := processStarted(holder.PID)

@@ -54,6 +54,7 @@ func TestAHolderWhoseProcessIsGone(t *testing.T) {
 			"itself":                  holder,
 			"reused PID":              changed(func(o *lock.Process) { o.Started = "1" }),
 			"another boot":            changed(func(o *lock.Process) { o.Boot = "x" }),
+			"another host":            changed(func(o *lock.Process) { o.Host += "-clone" }),
 			"another PID namespace":   changed(func(o *lock.Process) { o.PIDNamespace = "pid:[1]" }),
 			"no proof":                changed(func(o *lock.Process) { o.Started = "" }),
 			"this process":            self,

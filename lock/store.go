@@ -269,10 +269,10 @@ type Process struct {
 	PID      int    // process id on that host
 	Instance string // tells processes with the same Host and PID apart: random per start, or chosen by the application
 
-	// Boot, PIDNamespace and Started can prove that a process of this machine is gone: the ID of
-	// the machine's boot, the namespace that PID belongs to, and the start of the process in clock
-	// ticks since boot. They are empty on systems that do not provide them; then only the lease
-	// shows that a holder is dead.
+	// Boot, PIDNamespace and Started can prove, to a process with the same Host, that a process of
+	// this machine is gone: the ID of the machine's boot, the namespace that PID belongs to, and the
+	// start of the process in clock ticks since boot. They are empty on systems that do not provide
+	// them; then only the lease shows that a holder is dead.
 	Boot         string
 	PIDNamespace string
 	Started      string
