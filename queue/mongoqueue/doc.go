@@ -41,8 +41,9 @@
 //
 // # Servers
 //
-// Only find, insert, update, delete, count and hello are used, with classic operators, except when a
+// Only find, insert, update, delete, count and hello are needed, with classic operators, except when a
 // program asks for a transaction. So standalone servers, replica sets, sharded clusters (shard key _id)
-// and compatible servers all work. Writes that must be durable use w:majority. The driver's own retries
+// and compatible servers all work. Reads of many types share an aggregate with $unionWith where the
+// server has it. Writes that must be durable use w:majority. The driver's own retries
 // of writes are off: callers retry, and an error is only reliable if nothing was sent twice.
 package mongoqueue
