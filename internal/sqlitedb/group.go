@@ -31,7 +31,7 @@ const (
 var errPanic = errors.New("a function panicked in a transaction")
 
 // errRolledBack is the cause of a group that is lost.
-var errRolledBack = errors.New("the transaction that this write shared with others was rolled back, and nothing of it was kept; try again")
+var errRolledBack = errors.New("the transaction of this write, and perhaps of others, was rolled back, and nothing of it was kept; try again")
 
 // turn is a writer that waits for the right to write.
 type turn struct {
@@ -212,7 +212,7 @@ func (db *DB) member(ctx context.Context, g *group, fn func(*Tx) error) (err err
 		err = fn(tx)
 	}
 	if err == nil {
-		err = ctx.Err()
+		err = cmp.Or(tx.gone, ctx.Err())
 	}
 	panicked = false
 	return err

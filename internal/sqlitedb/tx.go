@@ -1,6 +1,7 @@
 package sqlitedb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,11 +20,12 @@ type Tx struct {
 	statements context.Context // that interrupts a statement
 	c          *conn
 	rows       []*sql.Rows
+	gone       error // the transaction was rolled back inside
 }
 
 // prepare returns the statement for query, unless the context has ended.
 func (tx *Tx) prepare(query string) (*sql.Stmt, error) {
-	if err := tx.ctx.Err(); err != nil {
+	if err := cmp.Or(tx.gone, tx.ctx.Err()); err != nil {
 		return nil, err
 	}
 	return tx.c.prepare(tx.statements, query)
@@ -36,6 +38,12 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 		return 0, err
 	}
 	res, err := stmt.ExecContext(tx.statements, args...)
+	// rule: nothing is written behind a transaction that a trigger has rolled back (RAISE(ROLLBACK)): each statement would be
+	// committed by itself. Inside a transaction no other one begins.
+	if IsRefusal(err) && tx.c.exec("BEGIN") == nil {
+		tx.gone = fmt.Errorf("%w: %v", errRolledBack, errors.Join(err, tx.c.exec("ROLLBACK"))) // is no refusal
+		return 0, tx.gone
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -181,6 +181,12 @@ func TestDatabaseRefusesOne(t *testing.T) {
 	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err == nil || !strings.Contains(err.Error(), "every message") || !strings.Contains(err.Error(), "trigger") {
 		t.Errorf("%+v, %v; want an error that names the cause", p, err)
 	}
+	// One that ends the transaction has nothing happen at all.
+	mustExec(t, q, `DROP TRIGGER refuse`)
+	mustExec(t, q, `CREATE TRIGGER refuse BEFORE INSERT ON queue_messages WHEN NEW.payload = x'35' BEGIN SELECT RAISE(ROLLBACK, 'nor anything before it'); END`)
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err == nil || !strings.Contains(err.Error(), "nor anything before it") {
+		t.Errorf("%+v, %v; want what the trigger says", p, err)
+	}
 	mustExec(t, q, `DROP TRIGGER refuse`)
 	promote(2, 0)
 
