@@ -9,7 +9,10 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-const settingsColumns = `drain_paused, publish_paused, max_backlog, why, changed`
+const (
+	settingsColumns = `drain_paused, publish_paused, max_backlog, why, changed`
+	settingsValues  = `drain_paused <> 0, publish_paused <> 0, max_backlog, why, changed` // whoever has written a 2 meant yes
+)
 
 // settingsRow is a row of queue_settings while it is read.
 type settingsRow struct {
@@ -41,7 +44,7 @@ func (q *Queue) Settings(ctx context.Context, typ string) (s queue.Settings, err
 // readSettings returns the zero value for a type without settings.
 func readSettings(tx *sqlitedb.Tx, typ string) (queue.Settings, error) {
 	var row settingsRow
-	found, err := tx.Get(row.into(), `SELECT `+settingsColumns+` FROM queue_settings WHERE type = ?`, typ)
+	found, err := tx.Get(row.into(), `SELECT `+settingsValues+` FROM queue_settings WHERE type = ?`, typ)
 	if err != nil || !found {
 		return queue.Settings{}, err
 	}
@@ -52,7 +55,7 @@ func readSettings(tx *sqlitedb.Tx, typ string) (queue.Settings, error) {
 func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
 	all := map[string]queue.Settings{}
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT type, ` + settingsColumns + ` FROM queue_settings WHERE drain_paused OR publish_paused OR max_backlog > 0`)
+		rows, err := tx.Query(`SELECT type, ` + settingsValues + ` FROM queue_settings WHERE drain_paused OR publish_paused OR max_backlog > 0`)
 		if err != nil {
 			return err
 		}
