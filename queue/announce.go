@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // When a publisher notifies workers of stored messages. A type with steady traffic has a worker that
@@ -57,12 +59,7 @@ func (a *announcer) note(typ string) {
 // run sends notifications until nothing is left to announce.
 func (a *announcer) run() {
 	for pause := announceLinger; ; {
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-a.closing:
-			t.Stop()
-		}
+		wait.Unless(a.closing, pause)
 		types, next := a.take(time.Now())
 		if len(types) == 0 && next == 0 {
 			return

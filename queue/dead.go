@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // MaxReason is the longest DeadLetter.Reason, in bytes; MoveToDeadLetters truncates longer ones.
@@ -191,12 +193,7 @@ func removeDeadLetters(ctx context.Context, q DeadLetterRemover, typ string, ids
 		if err = q.RemoveDeadLetters(ctx, typ, ids); err == nil || ctx.Err() != nil {
 			return err
 		}
-		t := time.NewTimer(minRepeatWait << attempt)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-		}
+		wait.Unless(ctx.Done(), minRepeatWait<<attempt)
 	}
 	return err
 }

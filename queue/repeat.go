@@ -40,8 +40,8 @@ func (s *stream) send(batch []*item) {
 			return
 		}
 		mayHaveLanded = mayHaveLanded || !err.Refused
-		wait := repeatWait(attempt)
-		if err.Refused && !err.Temporary || p.sending.Err() != nil || p.opt.RepeatFor-began.Elapsed() <= wait {
+		pause := repeatWait(attempt)
+		if err.Refused && !err.Temporary || p.sending.Err() != nil || p.opt.RepeatFor-began.Elapsed() <= pause {
 			s.giveUp(batch, mayHaveLanded, err)
 			return
 		}
@@ -49,14 +49,9 @@ func (s *stream) send(batch []*item) {
 		p.stats.Repeats++
 		p.mu.Unlock()
 		if p.opt.OnRepeat != nil {
-			p.opt.OnRepeat(Repeat{Type: s.typ, Attempt: attempt, Messages: len(batch), Wait: wait, Err: err})
+			p.opt.OnRepeat(Repeat{Type: s.typ, Attempt: attempt, Messages: len(batch), Wait: pause, Err: err})
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-p.sending.Done():
-		}
-		timer.Stop()
+		wait.Unless(p.sending.Done(), pause)
 		// rule: no attempt starts late, however long the pause was: the process, too, can be stopped in it.
 		if began.Elapsed() >= p.opt.RepeatFor {
 			s.giveUp(batch, mayHaveLanded, err)

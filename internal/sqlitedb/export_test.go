@@ -6,3 +6,6 @@ func (db *DB) Waiting() int {
 	defer db.turns.Unlock()
 	return len(db.waiting)
 }
+
+// BusyRetries counts the attempts since Open that found the file locked by another process.
+func (db *DB) BusyRetries() int64 { return db.busy.Load() }

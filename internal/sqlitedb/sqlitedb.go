@@ -77,10 +77,6 @@ const (
 type Options struct {
 	// Readers is the number of read transactions that may run at the same time in this handle. Defaults to 4.
 	Readers int
-
-	// AllowUnsafeFileSystem opens the file on a network or FUSE file system too. It is safe only if one machine uses
-	// the file and the file system supports shared memory maps and byte-range locks.
-	AllowUnsafeFileSystem bool
 }
 
 // DB is a handle on the shared file. All methods are safe for concurrent use. A process may open several handles on
@@ -91,7 +87,7 @@ type DB struct {
 	readers chan *conn // connections not in use; nil = not opened yet
 	closing chan struct{}
 	once    sync.Once
-	busy    atomic.Int64
+	busy    atomic.Int64 // attempts that found the file locked by another process
 
 	turns   sync.Mutex
 	writing bool    // somebody has the right to write; guarded by turns, as is the next one
@@ -137,7 +133,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 }
 
 func open(ctx context.Context, abs string, o Options) (*DB, error) {
-	if err := create(abs, o); err != nil {
+	if err := create(abs); err != nil {
 		return nil, fmt.Errorf("open embedded database: %w", err)
 	}
 	// mode=rw: create has made the file. One that was removed since is not made anew.
@@ -179,9 +175,6 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 // Path is the absolute path of the file.
 func (db *DB) Path() string { return db.path }
 
-// BusyRetries counts the attempts since Open that found the file locked by another process.
-func (db *DB) BusyRetries() int64 { return db.busy.Load() }
-
 // locate checks path and makes it absolute.
 func locate(path string) (string, error) {
 	switch {
@@ -201,16 +194,14 @@ func locate(path string) (string, error) {
 }
 
 // create makes sure that the file exists on a file system that can hold it.
-func create(path string, o Options) error {
+func create(path string) error {
 	dir := filepath.Dir(path)
 	if err := mkdirAll(dir); err != nil {
 		return describePath(path, err)
 	}
-	if !o.AllowUnsafeFileSystem {
-		if name, unsafe := unsafeFileSystem(dir); unsafe {
-			return fmt.Errorf("%w: %s is on %s, where processes cannot share the memory that SQLite's write-ahead log "+
-				"needs; use a local disk, or MongoDB when several machines work together", ErrUnsafeFileSystem, dir, name)
-		}
+	if name, unsafe := unsafeFileSystem(dir); unsafe {
+		return fmt.Errorf("%w: %s is on %s, where processes cannot share the memory that SQLite's write-ahead log "+
+			"needs; use a local disk, or MongoDB when several machines work together", ErrUnsafeFileSystem, dir, name)
 	}
 	switch fi, err := os.Stat(path); {
 	case err == nil && fi.IsDir():

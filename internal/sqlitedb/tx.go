@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
@@ -77,9 +78,6 @@ func (tx *Tx) Get(dest []any, query string, args ...any) (found bool, err error)
 	return err == nil, err
 }
 
-// Context is the context the transaction was started with.
-func (tx *Tx) Context() context.Context { return tx.ctx }
-
 // Migrate runs idempotent definitions (CREATE TABLE IF NOT EXISTS …) in one transaction. Every package of the product
 // creates its own tables this way.
 func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
@@ -91,6 +89,30 @@ func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 			}
 		}
 		return nil
+	})
+}
+
+// AddColumn adds a column to a table of an earlier version, if it is missing. column is its definition, which begins with its name.
+func (db *DB) AddColumn(ctx context.Context, table, column string) error {
+	name, _, _ := strings.Cut(column, " ")
+	has := func(tx *Tx) (found bool, err error) {
+		var one int
+		return tx.Get([]any{&one}, `SELECT 1 FROM pragma_table_info(?) WHERE name = ?`, table, name)
+	}
+	found := false
+	err := db.Read(ctx, func(tx *Tx) (err error) {
+		found, err = has(tx)
+		return err
+	})
+	if err != nil || found {
+		return err
+	}
+	return db.Write(ctx, func(tx *Tx) error {
+		found, err := has(tx) // another process may have been faster
+		if err == nil && !found {
+			_, err = tx.Exec(`ALTER TABLE ` + table + ` ADD COLUMN ` + column)
+		}
+		return err
 	})
 }
 

@@ -339,17 +339,17 @@ func (h *memoryHandle) Create(ctx context.Context, name string, hold lock.Hold, 
 
 func (h *memoryHandle) Acquire(ctx context.Context, name string, hold lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, Acquire, name, transition.Acquire(hold, v, time.Now())))
+	return transition.Token(h.do(ctx, Acquire, name, transition.Acquire(hold, v, time.Now())))
 }
 
 func (h *memoryHandle) TakeOver(ctx context.Context, name string, seen lock.Version, hold lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, TakeOver, name, transition.TakeOver(seen, hold, v, time.Now())))
+	return transition.Token(h.do(ctx, TakeOver, name, transition.TakeOver(seen, hold, v, time.Now())))
 }
 
 func (h *memoryHandle) HandOff(ctx context.Context, name string, from lock.HoldID, hold lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, HandOver, name, transition.HandOff(from, hold, v, time.Now())))
+	return transition.Token(h.do(ctx, HandOver, name, transition.HandOff(from, hold, v, time.Now())))
 }
 
 func (h *memoryHandle) Renew(ctx context.Context, name string, hold lock.Hold, v lock.Version) (asked string, ok bool, err error) {
@@ -359,7 +359,7 @@ func (h *memoryHandle) Renew(ctx context.Context, name string, hold lock.Hold, v
 
 func (h *memoryHandle) Confirm(ctx context.Context, name string, hold lock.Hold, floor int64, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, Confirm, name, transition.Confirm(hold, floor, v)))
+	return transition.Token(h.do(ctx, Confirm, name, transition.Confirm(hold, floor, v)))
 }
 
 func (h *memoryHandle) Release(ctx context.Context, name string, hold lock.Hold, v lock.Version) (bool, error) {
@@ -415,11 +415,3 @@ func (h *memoryHandle) List(ctx context.Context) ([]lock.Record, error) {
 
 // Close implements lock.Store. The records stay in the Memory.
 func (h *memoryHandle) Close() error { return nil }
-
-// token is the result of a granting operation: the record's token, if the condition was met.
-func token(ok bool, r lock.Record, err error) (int64, bool, error) {
-	if !ok {
-		return 0, false, err
-	}
-	return r.Token, true, err
-}

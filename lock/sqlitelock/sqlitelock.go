@@ -77,25 +77,14 @@ func OpenIn(ctx context.Context, db *sqlitedb.DB) (lock.Store, error) {
 }
 
 func newStore(ctx context.Context, db *sqlitedb.DB, close func() error) (lock.Store, error) {
-	if err := migrate(ctx, db); err != nil {
+	err := db.Migrate(ctx, ddl)
+	if err == nil {
+		err = db.AddColumn(ctx, "locks", "more TEXT") // tables of the first version lack it
+	}
+	if err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
 	return &store{db, close}, nil
-}
-
-// migrate creates the table, and adds the column that tables of the first version lack.
-func migrate(ctx context.Context, db *sqlitedb.DB) error {
-	if err := db.Migrate(ctx, ddl); err != nil {
-		return err
-	}
-	return db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		var n int
-		_, err := tx.Get([]any{&n}, "SELECT count(*) FROM pragma_table_info('locks') WHERE name = 'more'")
-		if err == nil && n == 0 {
-			_, err = tx.Exec("ALTER TABLE locks ADD COLUMN more TEXT")
-		}
-		return err
-	})
 }
 
 // Read selects by primary key.
@@ -165,17 +154,17 @@ func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Ver
 
 // Acquire is synced, as all grants are.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return token(s.do(ctx, s.db.Write, name, transition.Acquire(h, v, time.Now())))
+	return transition.Token(s.do(ctx, s.db.Write, name, transition.Acquire(h, v, time.Now())))
 }
 
 // TakeOver is synced.
 func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return token(s.do(ctx, s.db.Write, name, transition.TakeOver(seen, h, v, time.Now())))
+	return transition.Token(s.do(ctx, s.db.Write, name, transition.TakeOver(seen, h, v, time.Now())))
 }
 
 // HandOff is synced.
 func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return token(s.do(ctx, s.db.Write, name, transition.HandOff(from, h, v, time.Now())))
+	return transition.Token(s.do(ctx, s.db.Write, name, transition.HandOff(from, h, v, time.Now())))
 }
 
 // Renew is not synced.
@@ -233,7 +222,7 @@ func (s *store) Requests(ctx context.Context, names []string) (asked map[lock.Ho
 
 // Confirm is synced: it may stand for a grant whose answer was lost, and may raise the token.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
-	return token(s.do(ctx, s.db.Write, name, transition.Confirm(h, floor, v)))
+	return transition.Token(s.do(ctx, s.db.Write, name, transition.Confirm(h, floor, v)))
 }
 
 // Release is not synced.
@@ -316,14 +305,6 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 }
 
 func (s *store) Close() error { return s.close() }
-
-// token is the result of a granting operation: the record's token, if the condition was met.
-func token(ok bool, r lock.Record, err error) (int64, bool, error) {
-	if !ok {
-		return 0, false, err
-	}
-	return r.Token, true, err
-}
 
 // put writes the row of a record.
 func put(tx *sqlitedb.Tx, r lock.Record) error {

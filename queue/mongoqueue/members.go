@@ -51,11 +51,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	doc := encodeMember(m)
-	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.Instance}}, bson.D{{Key: "$set", Value: doc.fields()}})
-	if err == nil && result.MatchedCount == 0 {
-		err = setFields(ctx, q.workers, m.Instance, doc.fields())
-	}
-	if err == nil {
+	if err = setFields(ctx, q.workers, m.Instance, doc.fields()); err == nil {
 		_, _ = q.readClock(ctx)
 	}
 	return q.explain(ctx, "heartbeat of "+m.Instance, err)

@@ -39,7 +39,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// ddl creates the tables. A table is never changed here: new columns are added by addColumn.
+// ddl creates the tables. A table is never changed here: new columns are added by AddColumn.
 var ddl = []string{
 	`CREATE TABLE IF NOT EXISTS queue_messages (
 		type    TEXT NOT NULL,
@@ -94,30 +94,6 @@ const (
 	generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
 	placeColumn      = `place TEXT NOT NULL DEFAULT ''`
 )
-
-// addColumn adds a column if it is missing. column is its definition, which begins with its name.
-func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error {
-	name, _, _ := strings.Cut(column, " ")
-	has := func(tx *sqlitedb.Tx) (found bool, err error) {
-		var one int
-		return tx.Get([]any{&one}, `SELECT 1 FROM pragma_table_info(?) WHERE name = ?`, table, name)
-	}
-	found := false
-	err := db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
-		found, err = has(tx)
-		return err
-	})
-	if err != nil || found {
-		return err
-	}
-	return db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		found, err := has(tx) // another process may have been faster
-		if err == nil && !found {
-			_, err = tx.Exec(`ALTER TABLE ` + table + ` ADD COLUMN ` + column)
-		}
-		return err
-	})
-}
 
 // rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is
 // gained (0302).
@@ -174,16 +150,16 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	}
 	err = db.Migrate(ctx, slices.Concat(ddl, delayedDDL)...)
 	if err == nil {
-		err = addColumn(ctx, db, "queue_files", generationColumn)
+		err = db.AddColumn(ctx, "queue_files", generationColumn)
 	}
 	if err == nil {
-		err = addColumn(ctx, db, "queue_files", placeColumn)
+		err = db.AddColumn(ctx, "queue_files", placeColumn)
 	}
 	if err == nil {
-		err = addColumn(ctx, db, "queue_delayed_settled", settledColumn)
+		err = db.AddColumn(ctx, "queue_delayed_settled", settledColumn)
 	}
 	if err == nil {
-		err = addColumn(ctx, db, "queue_sequences", usedColumn)
+		err = db.AddColumn(ctx, "queue_sequences", usedColumn)
 	}
 	if err != nil {
 		_ = db.Close()

@@ -237,3 +237,11 @@ func remove(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	}
 	return true
 }
+
+// Token is the result of a granting operation of a store: the record's token, if the condition was met.
+func Token(ok bool, r lock.Record, err error) (int64, bool, error) {
+	if !ok {
+		return 0, false, err
+	}
+	return r.Token, true, err
+}
