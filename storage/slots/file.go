@@ -45,6 +45,7 @@ type file struct {
 	name     string // for errors
 	folder   folder
 	writable bool
+	removed  bool // so any part of it may be gone
 
 	syncing sync.Mutex // one create at a time; taken before mu
 
@@ -175,7 +176,7 @@ func (f *file) take(pieces []piece, l later) error {
 		missing += max(p.off-f.end, 0)
 		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
 		// emptiness before it, possibly for years.
-		if missing > mostMissing {
+		if !f.removed && missing > mostMissing {
 			f.stray = p.off
 			f.mu.Unlock()
 			if l.to > 0 {

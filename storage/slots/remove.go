@@ -8,7 +8,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -73,7 +72,7 @@ func (f *FS) removeGeneration(typ string, generation uint64) error {
 
 // sweep deletes the slots of a removed file that are not needed to stop old writers.
 func (f *FS) sweep(d folder) error {
-	all := &file{fs: f, name: storage.GenerationName(d.typ, d.generation), folder: d}
+	all := &file{fs: f, name: storage.GenerationName(d.typ, d.generation), folder: d, removed: true}
 	if err := all.refresh(); err != nil {
 		return err
 	}
@@ -91,12 +90,10 @@ func (f *FS) sweep(d folder) error {
 	}
 	fence := append(bytes.Clone(head[markerOffset:markerOffset+markerSize]), fenceMagic...)
 
-	var mu sync.Mutex
-	seal := int64(0) // the last slot that does not begin with a fence
-	var rest []int64 // other slots, but for the first one and fences
+	goes := make([]bool, len(all.pieces))
 	var g errgroup.Group
 	g.SetLimit(requests)
-	for _, p := range all.pieces[1:] {
+	for i, p := range all.pieces[1:] { // the first one stays
 		g.Go(func() error {
 			// rule: no slot is deleted that begins with a fence: it is what tells those who wrote before that they were overtaken.
 			if p.size <= largestFence {
@@ -109,20 +106,28 @@ func (f *FS) sweep(d folder) error {
 					return nil
 				}
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			rest, seal = append(rest, p.off), max(seal, p.off)
+			goes[i+1] = true
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for _, off := range rest {
-		if off == seal { // as in docs/model/slots.pml
-			continue
+	last, end := 0, int64(0) // of those before, the last one that goes, and where they end
+	for i, p := range all.pieces {
+		// rule: the slot with the seal also stays if somebody put others far behind it.
+		if p.off-end > mostMissing {
+			goes[last] = false
 		}
-		g.Go(func() error { return f.delete(d.slot(off)) })
+		if end = max(end, p.end()); goes[i] {
+			last = i
+		}
+	}
+	goes[last] = false // it has the seal, as in docs/model/slots.pml
+	for i, p := range all.pieces {
+		if goes[i] {
+			g.Go(func() error { return f.delete(d.slot(p.off)) })
+		}
 	}
 	return g.Wait()
 }

@@ -41,6 +41,8 @@ var slotsRules = []rule{
 
 	{file: "storage/slots/remove.go", rule: "no slot is deleted that begins with a fence", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
 		old: `case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence):`, new: `case len(fence)+len(b) == 0:`},
+	{file: "storage/slots/remove.go", rule: "the slot with the seal also stays", tests: "TestAnInterruptedRemovalOfALargeFile",
+		old: `if p.off-end > mostMissing {`, new: `if p.off < 0 {`},
 	{file: "storage/slots/remove.go", rule: "readers are told first", in: "storage", tests: "TestKeepStopsAtEveryRequest",
 		old: "	if err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n\tif err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n",
 		new: "	if err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n\tif err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n"},
