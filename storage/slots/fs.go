@@ -34,6 +34,14 @@ func New(ctx context.Context, s Store) *FS {
 	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
 
+// Until returns the file system with requests that end with another context. They share what bounds the memory of all files.
+func (f *FS) Until(ctx context.Context) *FS { return &FS{ctx, f.store, f.room, f.reading} }
+
+// Observed is Until with an observer of the requests, see [Observe].
+func (f *FS) Observed(ctx context.Context, tell func(Request)) *FS {
+	return &FS{ctx, Observe(f.store, tell), f.room, f.reading}
+}
+
 // mostSlot is the length of the longest slot that a writer creates, bytes.
 func (f *FS) mostSlot() int { return min(mostSlot, f.store.MaxValue()) }
 

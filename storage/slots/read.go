@@ -19,7 +19,7 @@ import (
 //	room ──▶ slots that are asked for ──▶ slots ahead, if there is room left ──▶ given back: by the next ReadAt, an Append,
 //	         (waits for it, with nothing)                                        or when nobody reads for a while
 //
-// So the memory of all files of an FS is bounded, every reader gets its turn, and a single file is read as fast as the store can.
+// So the memory of all files of an FS, and of those made from it, is bounded, every reader gets its turn, and a single file is read as fast as the store can.
 
 const (
 	atFirst  = 4 << 20     // bytes that are requested together of a file that is read in order, then twice as many as before

@@ -56,14 +56,14 @@ func (l *library) Read(ctx context.Context, name string) ([]byte, error) {
 	return l.value, ctx.Err()
 }
 
-// openAll opens files of a library of the given shape.
+// openAll opens files of a library of the given shape, each as a request of its own would.
 func openAll(t *testing.T, l *library, files int) []*file {
 	t.Helper()
 	l.value = make([]byte, l.size)
 	f := New(t.Context(), l)
 	all := make([]*file, files)
 	for i := range all {
-		opened, err := f.Open(storage.FileName(fmt.Sprintf("type-%d", i)), storage.ModeRead)
+		opened, err := f.Until(t.Context()).Open(storage.FileName(fmt.Sprintf("type-%d", i)), storage.ModeRead)
 		if err != nil {
 			t.Fatal(err)
 		}

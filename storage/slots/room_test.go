@@ -46,13 +46,13 @@ func (g *gauge) add(n int) {
 	g.most = max(g.most, g.now)
 }
 
-// syncs appends to many files of one FS, and syncs them at the same time. It returns their errors.
+// syncs appends to many files of a store, and syncs them at the same time. It returns their errors.
 func syncs(t *testing.T, f *FS, files, bytes int) []error {
 	t.Helper()
 	errs := make([]error, files)
 	var all sync.WaitGroup
 	for i := range files {
-		file, err := f.Open(storage.TempName(fmt.Sprintf("type-%d", i), 1, 7), storage.ModeCreate)
+		file, err := f.Until(t.Context()).Open(storage.TempName(fmt.Sprintf("type-%d", i), 1, 7), storage.ModeCreate)
 		if err == nil {
 			_, _, err = file.Append(make([]byte, bytes))
 		}

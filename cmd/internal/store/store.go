@@ -42,9 +42,9 @@ const (
 
 // Place is an open store. It is safe for concurrent use.
 type Place struct {
-	FS   storage.FS // of all functions of package storage that take one
-	Dir  string     // what to give them as directory; errors begin with it
-	Name string     // what people call it: the address without secrets
+	FS   *slots.FS // of all functions of package storage that take one
+	Dir  string    // what to give them as directory; errors begin with it
+	Name string    // what people call it: the address without secrets
 
 	// Address is what --store takes, without secrets. It is the name, and how to write there.
 	Address string
@@ -169,11 +169,11 @@ func newPlace(ctx context.Context, s slots.Store, address string) *Place {
 }
 
 // Until returns the file system of the place with requests that end with another context.
-func (p *Place) Until(ctx context.Context) storage.FS { return slots.New(ctx, p.store) }
+func (p *Place) Until(ctx context.Context) storage.FS { return p.FS.Until(ctx) }
 
 // Observed is Until with an observer of the requests.
 func (p *Place) Observed(ctx context.Context, observe func(slots.Request)) storage.FS {
-	return slots.New(ctx, slots.Observe(p.store, observe))
+	return p.FS.Observed(ctx, observe)
 }
 
 // Ask finds out whether the store answers, with one request that changes nothing.

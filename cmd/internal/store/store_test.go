@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -155,6 +158,46 @@ func TestUntil(t *testing.T) {
 	}
 }
 
+// However many file systems there are of one place, such as one for each request, what they take together is bounded.
+func TestFileSystemsShareTheirBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int64
+		p := newPlace(t.Context(), &slotstest.Tap{Store: slotstest.NewMem(64 << 20), Before: func(c slotstest.Call) *slotstest.Fault {
+			if c.Op == slotstest.OpCreate {
+				n := now.Add(int64(len(c.Data)))
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				time.Sleep(time.Second)
+				now.Add(-int64(len(c.Data)))
+			}
+			return nil
+		}}, "mongodb:")
+		var all sync.WaitGroup
+		for i := range 8 {
+			fsys := p.Until(t.Context())
+			if i%2 == 0 {
+				fsys = p.Observed(t.Context(), func(slots.Request) {})
+			}
+			f, err := fsys.Open(storage.TempName(fmt.Sprint("type-", i), 1, 7), storage.ModeCreate)
+			if err == nil {
+				_, _, err = f.Append(make([]byte, 8<<20))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				if err := f.Datasync(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := most.Load(); n > 16<<20 {
+			t.Errorf("%d bytes are being created at a time", n)
+		}
+	})
+}
+
 // Everything is removed, however deep it is; a request that fails is reported.
 func TestClear(t *testing.T) {
 	p := place(t, "mongodb:", "b.fpl", "orders.fpl", "orders@0002.fpl")
@@ -206,7 +249,7 @@ func TestLingerIsThatOfTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for address, want := range map[string]time.Duration{
-		shared:                    place.FS.(*slots.FS).Linger(),
+		shared:                    place.FS.Linger(),
 		"s3://bucket/prefix":      new(s3slots.Store).Linger(),
 		"mongodb:":                new(mongoslots.Store).Linger(),
 		"mongodb://host/database": new(mongoslots.Store).Linger(),
