@@ -30,16 +30,19 @@ func (o observed) Check(ctx context.Context) error { return check(ctx, o.Store) 
 // Linger returns the Linger of the observed store.
 func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
 
-// done reports a request that began at a time and got the answer err.
-func (o observed) done(kind string, began time.Time, bytes int, err error) {
+// watch makes a request, and reports its answer.
+func watch[T any](o observed, kind string, request func() (T, error)) (T, error) {
+	began := time.Now()
+	answer, err := request()
 	if errors.Is(err, context.Canceled) || errors.Is(err, ErrUnordered) { // the latter takes no request
-		return
+		return answer, err
 	}
 	r := Request{Kind: kind, Answer: "ok", Took: time.Since(began)}
 	var refused *RefusedError
 	switch {
 	case err == nil:
-		r.Bytes = bytes
+		b, _ := any(answer).([]byte)
+		r.Bytes = len(b)
 	case errors.Is(err, fs.ErrExist):
 		r.Answer = "exists"
 	case errors.Is(err, fs.ErrNotExist):
@@ -52,70 +55,46 @@ func (o observed) done(kind string, began time.Time, bytes int, err error) {
 		r.Answer = "unclear"
 	}
 	o.tell(r)
+	return answer, err
 }
 
 func (o observed) Create(ctx context.Context, name string, data []byte) error {
-	began := time.Now()
-	err := o.Store.Create(ctx, name, data)
-	o.done("create", began, len(data), err)
+	_, err := watch(o, "create", func() ([]byte, error) { return data, o.Store.Create(ctx, name, data) })
 	return err
 }
 
 func (o observed) Read(ctx context.Context, name string) ([]byte, error) {
-	began := time.Now()
-	b, err := o.Store.Read(ctx, name)
-	o.done("read", began, len(b), err)
-	return b, err
+	return watch(o, "read", func() ([]byte, error) { return o.Store.Read(ctx, name) })
 }
 
 func (o observed) Size(ctx context.Context, name string) (int64, error) {
-	began := time.Now()
-	n, err := o.Store.Size(ctx, name)
-	o.done("size", began, 0, err)
-	return n, err
+	return watch(o, "size", func() (int64, error) { return o.Store.Size(ctx, name) })
 }
 
 func (o observed) List(ctx context.Context, folder string) ([]Entry, error) {
-	began := time.Now()
-	entries, err := o.Store.List(ctx, folder)
-	o.done("list", began, 0, err)
-	return entries, err
+	return watch(o, "list", func() ([]Entry, error) { return o.Store.List(ctx, folder) })
 }
 
 // Count implements Ordered.
 func (o observed) Count(ctx context.Context, folder string) (int, error) {
-	began := time.Now()
-	n, err := OrderedOf(o.Store).Count(ctx, folder)
-	o.done("list", began, 0, err)
-	return n, err
+	return watch(o, "list", func() (int, error) { return OrderedOf(o.Store).Count(ctx, folder) })
 }
 
 // Last implements Ordered.
 func (o observed) Last(ctx context.Context, folder string) (Entry, error) {
-	began := time.Now()
-	e, err := OrderedOf(o.Store).Last(ctx, folder)
-	o.done("list", began, 0, err)
-	return e, err
+	return watch(o, "list", func() (Entry, error) { return OrderedOf(o.Store).Last(ctx, folder) })
 }
 
 // Between implements Ordered.
 func (o observed) Between(ctx context.Context, folder, from, to string, n int) ([]Entry, error) {
-	began := time.Now()
-	entries, err := OrderedOf(o.Store).Between(ctx, folder, from, to, n)
-	o.done("list", began, 0, err)
-	return entries, err
+	return watch(o, "list", func() ([]Entry, error) { return OrderedOf(o.Store).Between(ctx, folder, from, to, n) })
 }
 
 func (o observed) Folders(ctx context.Context, folder string) ([]string, error) {
-	began := time.Now()
-	names, err := o.Store.Folders(ctx, folder)
-	o.done("folders", began, 0, err)
-	return names, err
+	return watch(o, "folders", func() ([]string, error) { return o.Store.Folders(ctx, folder) })
 }
 
 func (o observed) Delete(ctx context.Context, name string) error {
-	began := time.Now()
-	err := o.Store.Delete(ctx, name)
-	o.done("delete", began, 0, err)
+	_, err := watch(o, "delete", func() (any, error) { return nil, o.Store.Delete(ctx, name) })
 	return err
 }

@@ -99,60 +99,43 @@ func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error
 	return f.store.Read(ctx, name)
 }
 
-func (f *FS) read(name string) (b []byte, err error) {
+// ask makes a request until its answer is clear, see retry.
+func ask[T any](f *FS, request func(context.Context) (T, error)) (answer T, err error) {
 	err = f.retry(func(ctx context.Context) error {
-		b, err = f.store.Read(ctx, name)
+		answer, err = request(ctx)
 		return err
 	})
-	return b, err
+	return answer, err
 }
 
-func (f *FS) size(name string) (n int64, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		n, err = f.store.Size(ctx, name)
-		return err
-	})
-	return n, err
+func (f *FS) read(name string) ([]byte, error) {
+	return ask(f, func(ctx context.Context) ([]byte, error) { return f.store.Read(ctx, name) })
 }
 
-func (f *FS) list(folder string) (entries []Entry, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		entries, err = f.store.List(ctx, folder)
-		return err
-	})
-	return entries, err
+func (f *FS) size(name string) (int64, error) {
+	return ask(f, func(ctx context.Context) (int64, error) { return f.store.Size(ctx, name) })
 }
 
-func (f *FS) count(folder string) (n int, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		n, err = OrderedOf(f.store).Count(ctx, folder)
-		return err
-	})
-	return n, err
+func (f *FS) list(folder string) ([]Entry, error) {
+	return ask(f, func(ctx context.Context) ([]Entry, error) { return f.store.List(ctx, folder) })
 }
 
-func (f *FS) last(folder string) (e Entry, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		e, err = OrderedOf(f.store).Last(ctx, folder)
-		return err
-	})
-	return e, err
+func (f *FS) count(folder string) (int, error) {
+	return ask(f, func(ctx context.Context) (int, error) { return OrderedOf(f.store).Count(ctx, folder) })
 }
 
-func (f *FS) between(folder, from, to string, n int) (entries []Entry, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		entries, err = OrderedOf(f.store).Between(ctx, folder, from, to, n)
-		return err
-	})
-	return entries, err
+func (f *FS) last(folder string) (Entry, error) {
+	return ask(f, func(ctx context.Context) (Entry, error) { return OrderedOf(f.store).Last(ctx, folder) })
 }
 
-func (f *FS) folders(folder string) (names []string, err error) {
-	err = f.retry(func(ctx context.Context) error {
-		names, err = f.store.Folders(ctx, folder)
-		return err
+func (f *FS) between(folder, from, to string, n int) ([]Entry, error) {
+	return ask(f, func(ctx context.Context) ([]Entry, error) {
+		return OrderedOf(f.store).Between(ctx, folder, from, to, n)
 	})
-	return names, err
+}
+
+func (f *FS) folders(folder string) ([]string, error) {
+	return ask(f, func(ctx context.Context) ([]string, error) { return f.store.Folders(ctx, folder) })
 }
 
 func (f *FS) delete(name string) error {
