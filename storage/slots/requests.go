@@ -29,15 +29,13 @@ const (
 // errTaken says that another value has the name. It matches fs.ErrExist.
 var errTaken = fmt.Errorf("another value has this name: %w", fs.ErrExist)
 
-// retry calls f until its answer is clear, for patience at most.
-func (f *FS) retry(try func(context.Context) error) error {
+// retry calls try until its answer is clear, for patience at most. room is how many bytes are created.
+func (f *FS) retry(room int64, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
 	pause := wait.Backoff{Min: shortest, Max: longest}
 	for {
-		one, stop := context.WithTimeout(ctx, attempt)
-		err := try(one)
-		stop()
+		err := f.once(ctx, room, try)
 		if err == nil || isClear(err) {
 			return err
 		}
@@ -45,6 +43,19 @@ func (f *FS) retry(try func(context.Context) error) error {
 			return err
 		}
 	}
+}
+
+// once makes one attempt, when there is memory for its bytes. The time that it waits for that is not the attempt's own.
+func (f *FS) once(ctx context.Context, room int64, try func(context.Context) error) error {
+	if room = min(room, mostCreating); room > 0 {
+		if err := f.room.Acquire(ctx, room); err != nil {
+			return fmt.Errorf("%s: other values are being created, which takes long: %w", f.store, err)
+		}
+		defer f.room.Release(room)
+	}
+	ctx, stop := context.WithTimeout(ctx, attempt)
+	defer stop()
+	return try(ctx)
 }
 
 // isClear tells whether a retry would get the same answer.
@@ -56,8 +67,8 @@ func isClear(err error) bool {
 // create creates a value, or finds that an earlier attempt of its own has done so. errTaken means that
 // another value has the name. After any other error the value may appear at any later time.
 func (f *FS) create(name string, data []byte) error {
-	err := f.retry(func(ctx context.Context) error {
-		err := f.createOnce(ctx, name, data)
+	err := f.retry(int64(len(data)), func(ctx context.Context) error {
+		err := f.store.Create(ctx, name, data)
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -81,16 +92,6 @@ func (f *FS) create(name string, data []byte) error {
 	return err
 }
 
-// createOnce makes one attempt, when there is memory for it.
-func (f *FS) createOnce(ctx context.Context, name string, data []byte) error {
-	n := min(int64(len(data)), mostCreating)
-	if err := f.room.Acquire(ctx, n); err != nil {
-		return fmt.Errorf("%s: %s: other values are being created, which takes long: %w", f.store, name, err)
-	}
-	defer f.room.Release(n)
-	return f.store.Create(ctx, name, data)
-}
-
 // readIf reads a value of so many bytes. Another one, which may be of any size, is left alone: its bytes are nil.
 func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error) {
 	if n, err := f.store.Size(ctx, name); err != nil || n != size {
@@ -101,7 +102,7 @@ func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error
 
 // ask makes a request until its answer is clear, see retry.
 func ask[T any](f *FS, request func(context.Context) (T, error)) (answer T, err error) {
-	err = f.retry(func(ctx context.Context) error {
+	err = f.retry(0, func(ctx context.Context) error {
 		answer, err = request(ctx)
 		return err
 	})
@@ -139,5 +140,5 @@ func (f *FS) folders(folder string) ([]string, error) {
 }
 
 func (f *FS) delete(name string) error {
-	return f.retry(func(ctx context.Context) error { return f.store.Delete(ctx, name) })
+	return f.retry(0, func(ctx context.Context) error { return f.store.Delete(ctx, name) })
 }

@@ -83,6 +83,22 @@ func TestBytesBeingCreatedAreBounded(t *testing.T) {
 	}
 }
 
+// On a slow line the time of an attempt begins when its bytes have room: none is cut off because others came first.
+func TestWaitingForRoomTakesNoTimeOfTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gauge{takes: 6 * time.Second}
+		began := time.Now()
+		for _, err := range syncs(t, New(t.Context(), g), 8, 8<<20) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(began); took > 24*time.Second {
+			t.Errorf("the last one was created after %v", took)
+		}
+	})
+}
+
 // A store that does not answer: all files hear of it within the time of their own attempts, and not one after the other.
 func TestWaitingForRoomIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
