@@ -322,22 +322,29 @@ func TestALargeFileEndsWhereReadersSay(t *testing.T) {
 	}
 }
 
-// TestAWriterListsARemovedFile: slots that were deleted with their file before a writer listed them are no damage.
-func TestAWriterListsARemovedFile(t *testing.T) {
-	mem, content := newEndFile(rand.New(rand.NewPCG(5, 6)), 300, 500)
-	// A slot that stays is the last one that the writer knows before the others: it begins with a fence.
-	name := mem.Names()[31]
-	fence, err := mem.Read(t.Context(), name)
-	if err != nil || len(fence) < 30 {
-		t.Fatalf("%d bytes, %v", len(fence), err)
-	}
+// fence makes a slot of a file begin with a fence.
+func fence(t *testing.T, mem *slotstest.Mem, content []byte, name string) {
+	t.Helper()
 	off, err := strconv.Atoi(strings.TrimPrefix(name, endFolder+"/"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(fence)
-	copy(fence[-off&7:], append(content[32:48:48], "FPF1"...))
-	mem.Set(name, fence)
+	b, err := mem.Read(t.Context(), name)
+	fence := append(make([]byte, -off&7), append(content[32:48:48], "FPF1"...)...)
+	if err != nil || len(b) < len(fence) {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+	clear(b)
+	copy(b, fence)
+	copy(content[off:], b)
+	mem.Set(name, b)
+}
+
+// TestAWriterListsARemovedFile: slots that were deleted with their file before a writer listed them are no damage.
+func TestAWriterListsARemovedFile(t *testing.T) {
+	mem, content := newEndFile(rand.New(rand.NewPCG(5, 6)), 300, 500)
+	// A slot that stays is the last one that the writer knows before the others.
+	fence(t, mem, content, mem.Names()[31])
 	w := openIn(t, mem, storage.ModeAppend)
 	if err := slots.New(t.Context(), mem).Remove(endName); err != nil {
 		t.Fatal(err)

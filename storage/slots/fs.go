@@ -55,6 +55,7 @@ func (f *FS) Linger() time.Duration { return LingerOf(f.store) }
 const (
 	generationsFolder = "generations" // below the folder of a type; other folders there are numbers
 	oldGenerations    = 3             // how many are looked through for files that were never finished
+	nonceSize         = 16            // digits
 )
 
 // folder identifies the folder that has the slots of a file.
@@ -96,12 +97,12 @@ func (f *FS) find(op, name string) (folder, error) {
 // nonce returns the nonce of the folder that a generation has, or had until it was removed.
 func (f *FS) nonce(typ string, generation uint64) (uint64, error) {
 	name := generationSlot(typ, generation)
-	b, err := f.read(name)
+	b, err := f.readWhole(name, nonceSize)
 	if err != nil {
 		return 0, err
 	}
 	nonce, err := strconv.ParseUint(string(b), 16, 64)
-	if err != nil || len(b) != 16 {
+	if err != nil || len(b) != nonceSize {
 		return 0, fmt.Errorf("%w: %s of %s has %d bytes that do not name a folder; move it away, or restore it from a copy", storage.ErrIntegrity, name, f.store, len(b))
 	}
 	return nonce, nil
@@ -275,7 +276,7 @@ func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 		}
 		for _, n := range nonces {
 			nonce, err := strconv.ParseUint(n, 16, 64)
-			if err == nil && len(n) == 16 && nonce != named {
+			if err == nil && len(n) == nonceSize && nonce != named {
 				temps = append(temps, storage.TempName(typ, g, nonce))
 			}
 		}

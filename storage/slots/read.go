@@ -261,7 +261,7 @@ func (f *file) fetch(pieces []piece) (map[int64][]byte, error) {
 			continue
 		}
 		g.Go(func() error {
-			b, err := f.fs.read(f.folder.slot(p.off))
+			b, err := f.fs.readWhole(f.folder.slot(p.off), p.size)
 			if errors.Is(err, fs.ErrNotExist) {
 				err = f.whyMissing()
 			}

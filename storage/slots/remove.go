@@ -79,9 +79,10 @@ func (f *FS) sweep(d folder) error {
 	if len(all.pieces) == 0 {
 		return nil
 	}
-	head, err := f.read(d.slot(0))
+	first := all.pieces[0]
+	head, err := f.readWhole(d.slot(0), first.size)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // not to be taken for a file that is gone: its other slots are there
+	case first.off > 0, errors.Is(err, fs.ErrNotExist): // not to be taken for a file that is gone: its other slots are there
 		return d.unswept("is missing")
 	case err != nil:
 		return err
@@ -97,7 +98,7 @@ func (f *FS) sweep(d folder) error {
 		g.Go(func() error {
 			// rule: no slot is deleted that begins with a fence: it is what tells those who wrote before that they were overtaken.
 			if p.size <= largestFence {
-				switch b, err := f.read(d.slot(p.off)); {
+				switch b, err := f.readWhole(d.slot(p.off), p.size); {
 				case errors.Is(err, fs.ErrNotExist):
 					return nil
 				case err != nil:

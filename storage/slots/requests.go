@@ -97,7 +97,22 @@ func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error
 	if n, err := f.store.Size(ctx, name); err != nil || n != size {
 		return nil, err
 	}
-	return f.store.Read(ctx, name)
+	return f.whole(ctx, name, size)
+}
+
+// whole reads a value that had so many bytes when it was listed.
+func (f *FS) whole(ctx context.Context, name string, size int64) ([]byte, error) {
+	b, err := f.store.Read(ctx, name)
+	if err == nil && int64(len(b)) != size {
+		// rule: a part that arrived is not the value. Somebody may have replaced that by one of another size: the store says so.
+		switch size, err := f.store.Size(ctx, name); {
+		case err != nil:
+			return nil, err
+		case size != int64(len(b)):
+			return nil, fmt.Errorf("%s: %s: %d of %d bytes arrived", f.store, name, len(b), size)
+		}
+	}
+	return b, err
 }
 
 // ask makes a request until its answer is clear, see retry.
@@ -111,6 +126,11 @@ func ask[T any](f *FS, request func(context.Context) (T, error)) (answer T, err 
 
 func (f *FS) read(name string) ([]byte, error) {
 	return ask(f, func(ctx context.Context) ([]byte, error) { return f.store.Read(ctx, name) })
+}
+
+// readWhole is read of a value that had so many bytes when it was listed.
+func (f *FS) readWhole(name string, size int64) ([]byte, error) {
+	return ask(f, func(ctx context.Context) ([]byte, error) { return f.whole(ctx, name, size) })
 }
 
 func (f *FS) size(name string) (int64, error) {

@@ -23,6 +23,8 @@ var slotsRules = []rule{
 		old: `if err := f.create(name, []byte("a latecomer")); err != nil && !errors.Is(err, errTaken) {`, new: `if err := error(nil); err != nil {`},
 	{file: "storage/slots/requests.go", rule: "what is there is ours only if it has our bytes", in: "storage/slots/slotstest", tests: "TestMemConforms/requests & TestMemConforms/requests/disturbed/random schedules",
 		old: `case !bytes.Equal(there, data):`, new: `case bytes.Equal(there, nil):`, sim: true},
+	{file: "storage/slots/requests.go", rule: "a part that arrived is not the value", tests: "TestAPartOfAValue",
+		old: `case size != int64(len(b)):`, new: `case size < 0:`},
 	{file: "storage/slots/file.go", rule: "one create at a time, at the end", how: "behind one whose outcome is not known", in: "storage/slots/slotstest", tests: "TestMemConforms/requests/disturbed/random schedules",
 		old: `if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {`,
 		new: `if err := f.fs.create(f.folder.slot(at), going[:n]); errors.Is(err, errTaken) {`, sim: true},

@@ -177,7 +177,9 @@ func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
 	case len(b) > maxValue:
 		return nil, fmt.Errorf("%w: %s: %s has more than %d bytes, and was not stored by this program; find out who wrote it, and remove it or restore the right one",
 			storage.ErrIntegrity, s, name, maxValue)
-	case out.ContentLength != nil && *out.ContentLength != int64(len(b)):
+	case out.ContentLength == nil:
+		return nil, s.noLength(name)
+	case *out.ContentLength != int64(len(b)):
 		return nil, fmt.Errorf("%s: %s: %d of %d bytes arrived", s, name, len(b), *out.ContentLength)
 	}
 	return b, nil
@@ -185,6 +187,10 @@ func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
 
 func (s *Store) absent(op, name string) error {
 	return &fs.PathError{Op: op, Path: s.String() + ": " + name, Err: fs.ErrNotExist}
+}
+
+func (s *Store) noLength(name string) error {
+	return fmt.Errorf("%s: no length of %s arrived", s, name)
 }
 
 // Size implements slots.Store.
@@ -206,7 +212,7 @@ func (s *Store) Size(ctx context.Context, name string) (int64, error) {
 		return 0, s.explain(err)
 	}
 	if out.ContentLength == nil {
-		return 0, fmt.Errorf("%s: no length of %s arrived", s, name)
+		return 0, s.noLength(name)
 	}
 	return *out.ContentLength, nil
 }

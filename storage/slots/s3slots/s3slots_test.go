@@ -202,6 +202,39 @@ func TestHeaderThatIsIgnored(t *testing.T) {
 	}
 }
 
+// lengthless sends what the handler behind it answers, and never how long that is.
+type lengthless struct{ http.ResponseWriter }
+
+func (w lengthless) Write(b []byte) (int, error) {
+	w.Header().Del("Content-Length")
+	w.ResponseWriter.(http.Flusher).Flush()
+	return w.ResponseWriter.Write(b)
+}
+
+// TestAnswerWithoutALength: nothing tells whether all of a value arrived if the answer does not say how long it is.
+func TestAnswerWithoutALength(t *testing.T) {
+	s3test.Environment(t)
+	backend := s3mem.New()
+	if err := backend.CreateBucket("types"); err != nil {
+		t.Fatal(err)
+	}
+	honest := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w = lengthless{w}
+		}
+		honest.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s := open(t, s3test.Address(server))
+	if err := s.Create(t.Context(), "orders/1", []byte("value")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.Read(t.Context(), "orders/1"); err == nil || !strings.Contains(err.Error(), "no length of orders/1 arrived") {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 func TestAddresses(t *testing.T) {
 	s3test.Environment(t)
 	for url, says := range map[string]string{
