@@ -10,7 +10,10 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 )
 
@@ -80,4 +83,26 @@ func TestAccess(t *testing.T) {
 		}
 		must(os.Chmod(filepath.Join(dir, ".slots"), 0o700))
 	})
+}
+
+// A directory that is full can be opened, to be read, and for what makes room in it.
+func TestAFullDirectoryIsOpened(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=4"); err != nil {
+		t.Skipf("mounting a small tmpfs needs root: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	open(t, dir)
+	for _, name := range []string{".slots/leftover", "value"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := open(t, dir)
+	if err := s.Create(t.Context(), "orders", nil); !errors.Is(err, slots.ErrFull) {
+		t.Errorf("create: %v", err)
+	}
+	if err := s.Delete(t.Context(), "value"); err != nil {
+		t.Error(err)
+	}
 }

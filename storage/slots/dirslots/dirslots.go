@@ -64,9 +64,9 @@ func Open(dir string) (*Store, error) {
 	if err := s.mkdirs(s.path(tempFolder)); err != nil {
 		return nil, s.explain(err)
 	}
-	// A process that may not write here may read. A writer finds that out by the probe.
-	if err := s.removeLeftovers(); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
-		return nil, s.explain(err)
+	// A process that cannot write here may read, and delete. A writer finds that out by the probe.
+	if err := s.explain(s.removeLeftovers()); err != nil && !errors.As(err, new(*slots.RefusedError)) && !errors.Is(err, slots.ErrFull) {
+		return nil, err
 	}
 	return s, nil
 }
