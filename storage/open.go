@@ -192,7 +192,10 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		return w, nil // Compact moves the registry's entry
 	}
 	// rule: nothing is appended before the registry knows of the new epoch: a copy that was made before could be taken for the file.
-	return w, w.UpdateRegistry(ctx)
+	if err := w.UpdateRegistry(ctx); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // openFile opens the newest file of the type, creates the first one if it may be created, and

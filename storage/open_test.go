@@ -257,9 +257,9 @@ func TestRegistry(t *testing.T) {
 		for _, broken := range []string{"lookup", "register", "update"} {
 			x := newWorld("/data")
 			down := errors.New("the server is down")
-			_, err := storage.Open(context.Background(), x.Dir, "orders", 1, storage.Options{FS: storagetest.NewMem(4096), Registry: brokenRegistry{x, broken, down}})
-			if !errors.Is(err, down) {
-				t.Errorf("%s: %v", broken, err)
+			w, err := storage.Open(context.Background(), x.Dir, "orders", 1, storage.Options{FS: storagetest.NewMem(4096), Registry: brokenRegistry{x, broken, down}})
+			if w != nil || !errors.Is(err, down) {
+				t.Errorf("%s: %v, and a writer: %v", broken, err, w != nil)
 			}
 		}
 	})

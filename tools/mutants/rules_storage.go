@@ -96,7 +96,7 @@ var storageRules = []rule{
 	{file: "storage/takeover.go", rule: "a fence counts only if its epoch is above all before it", how: "an equal one does, too", tests: "TestEqualEpochIsRefused",
 		old: `case v.epoch >= w.epoch:`, new: `case v.epoch > w.epoch:`},
 	{file: "storage/open.go", rule: "nothing is appended before the registry knows of the new epoch", in: "worker", tests: "TestNothingIsAppendedWithoutTheRegistry",
-		old: `return w, w.UpdateRegistry(ctx)`, new: "go w.UpdateRegistry(ctx)\n\treturn w, nil"},
+		old: "if err := w.UpdateRegistry(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\treturn w", new: "go w.UpdateRegistry(ctx)\n\treturn w"},
 	{file: "storage/registry.go", rule: "the file is the one that is registered", tests: "TestRegistry",
 		old: "case registered.FileID == w.header.fileID:\n\t\treturn nil", new: "case true:\n\t\treturn nil"},
 	{file: "storage/takeover.go", rule: "the file has all records that are registered as durable", tests: "TestRegistry",
