@@ -176,7 +176,8 @@ func (s *scanner) startAtMark(marks []byte, index uint64) error {
 // does not count. Call it again later to read records appended since.
 //
 // It returns a *CorruptError or *RetractedError once, at the damage; the next call continues after
-// it.
+// it. If the file became shorter than it was, there is nothing to continue with, and every call
+// returns the same *CorruptError.
 func (r *Reader) NextBatch() ([]Record, error) {
 	if r.file == nil {
 		return nil, ErrClosed

@@ -131,6 +131,8 @@ func (r *Report) Err() error {
 			return r.Corrupt[0]
 		}
 		return fmt.Errorf("%w (and %d more violations)", r.Corrupt[0], n-1)
+	case len(r.Duplicates) == 0: // the check ended before it compared them
+		return fmt.Errorf("%w: %s: %d IDs occur twice: the writer's check for duplicates failed", ErrIntegrity, r.Path, r.DuplicateCount)
 	default:
 		d := r.Duplicates[0]
 		return fmt.Errorf("%w: %s: ID %q is at index %d and again at %d (%d duplicates in all): the writer's check for duplicates failed",

@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -136,6 +137,25 @@ func TestMalformedBodies(t *testing.T) {
 		if fmt.Sprint(read) != fmt.Sprint(visited) || rep.Messages != uint64(len(read)) || len(read) < 2 || c.magic != "FPS1" && read[len(read)-1] != c.next+1 {
 			t.Errorf("%s: the reader returns %v, verify visits %v and counts %d", name, read, visited, rep.Messages)
 		}
+	}
+}
+
+// TestDuplicatesThatWereNotCompared: more candidates than are kept are counted at once; the report of a check that ended before it compared the others says so.
+func TestDuplicatesThatWereNotCompared(t *testing.T) {
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	for range 2 {
+		b.batch(messages(0, 1100), 0)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	mem := storagetest.NewMem(4096)
+	mem.WriteFile("/f", b.data)
+	rep, err := storage.Verify(ctx, "/f", storage.VerifyOptions{FS: mem, Deep: true, Progress: func(int64, int64) { cancel() }})
+	if !errors.Is(err, context.Canceled) || rep == nil {
+		t.Fatalf("%v, %v", rep, err)
+	}
+	if err := rep.Err(); rep.DuplicateCount != 100 || len(rep.Duplicates) != 0 || !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "/f: 100 IDs") {
+		t.Errorf("%d duplicates: %v", rep.DuplicateCount, err)
 	}
 }
 
