@@ -18,6 +18,13 @@ func NewHeaderBytes(typ string, id FileID, marker [16]byte) []byte {
 	return h.encode()
 }
 
+// Mark adds marks to those that the next checkpoint has, as if so many batches had been appended far from one another.
+func (w *Writer) Mark(n int) {
+	for i := range n {
+		w.marks = append(w.marks, mark{index: math.MaxUint64 >> (i & 1), offset: math.MaxInt64 >> (i & 1), time: math.MinInt64 >> (i & 1)})
+	}
+}
+
 // RecordSpec describes a record that BuildRecord encodes.
 type RecordSpec struct {
 	Magic              string

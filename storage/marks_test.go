@@ -103,6 +103,26 @@ func TestMarkBehindTheEnd(t *testing.T) {
 	}
 }
 
+// TestCheckpointOfVeryManyBatches: marks that do not fit in a checkpoint beside its state are left out, and nobody misses them.
+func TestCheckpointOfVeryManyBatches(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
+	mustAppend(t, w, messages(0, 10))
+	w.Mark((storage.MaxBatchBytes - storage.MaxState) / 29)
+	must(t, w.Checkpoint(make([]byte, storage.MaxState)))
+	mustAppend(t, w, messages(10, 10))
+	must(t, w.Close())
+	for _, from := range []uint64{0, 5, 15} {
+		readFrom(t, w.Path(), from, 20, storage.ReaderOptions{FS: mem})
+	}
+	restored := 0
+	w = mustOpen(t, "/d", 2, storage.Options{FS: mem, Restore: func(state []byte) error { restored = len(state); return nil }})
+	must(t, w.Close())
+	if restored != storage.MaxState || w.NextIndex() != 20 {
+		t.Errorf("a state of %d bytes, next index %d", restored, w.NextIndex())
+	}
+}
+
 // TestReaderDoesWithoutMarks: where a mark names a batch that is damaged the reader begins at the checkpoint before, and says what
 // is damaged.
 func TestReaderDoesWithoutMarks(t *testing.T) {

@@ -209,6 +209,9 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 	h.baseTime = w.latest
 	defer w.release()
 	body := appendCheckpoint(w.buffer(len(state) + 64 + 30*len(w.marks))[:0], w.checkpoint, w.marks, state)
+	if len(body) > MaxBatchBytes {
+		body = appendCheckpoint(body[:0], w.checkpoint, nil, state) // marks are hints
+	}
 	return w.land("checkpoint", encodeAnchor(w.header, &h, body), &h)
 }
 
