@@ -1,8 +1,10 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 )
 
 // FS is a file system for this package: exactly the operations whose failure matters, so that a test
@@ -113,6 +115,16 @@ type InPieces interface {
 	// later pieces: somebody removed one. off is end if all are there. It takes no reads. It is complete only for a
 	// File opened for reading: one for appending may not have listed all pieces.
 	Hole() (off, end int64)
+}
+
+// listDirectory is List of a directory of the operating system.
+func listDirectory(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	names, err := d.Readdirnames(-1)
+	return names, errors.Join(err, d.Close())
 }
 
 // orOS returns fsys, or the file system of the operating system if that is nil.

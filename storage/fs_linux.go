@@ -54,14 +54,7 @@ func (osFS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (osFS) List(dir, _ string) ([]string, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	names, err := d.Readdirnames(-1)
-	return names, errors.Join(err, d.Close())
-}
+func (osFS) List(dir, _ string) ([]string, error) { return listDirectory(dir) }
 
 func (osFS) Stat(name string) (Info, error) {
 	var st unix.Stat_t

@@ -35,12 +35,12 @@ func (readOnlyFS) Open(name string, mode Mode) (File, error) {
 	return readOnlyFile{f}, nil
 }
 
-func (readOnlyFS) Link(string, string) error             { return errReadOnlyPlatform }
-func (readOnlyFS) Remove(string) error                   { return errReadOnlyPlatform }
-func (readOnlyFS) Mkdir(string) error                    { return errReadOnlyPlatform }
-func (readOnlyFS) SyncDir(string) error                  { return errReadOnlyPlatform }
-func (readOnlyFS) List(string, string) ([]string, error) { return nil, errReadOnlyPlatform }
-func (readOnlyFS) Type(dir string) (FSType, error)       { return FSType{}, errReadOnlyPlatform }
+func (readOnlyFS) Link(string, string) error            { return errReadOnlyPlatform }
+func (readOnlyFS) Remove(string) error                  { return errReadOnlyPlatform }
+func (readOnlyFS) Mkdir(string) error                   { return errReadOnlyPlatform }
+func (readOnlyFS) SyncDir(string) error                 { return errReadOnlyPlatform }
+func (readOnlyFS) List(dir, _ string) ([]string, error) { return listDirectory(dir) }
+func (readOnlyFS) Type(dir string) (FSType, error)      { return FSType{}, errReadOnlyPlatform }
 
 func (readOnlyFS) Stat(name string) (Info, error) {
 	st, err := os.Lstat(name)
