@@ -130,6 +130,7 @@ func TestBadCompression(t *testing.T) {
 		{"announces less", packed, len(body) - 1},
 		{"announces more", packed, len(body) + 1},
 		{"bomb", bomb, 4096},
+		{"a window of 72 MiB", windowed(0x81, body), len(body)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBuilder()
@@ -151,10 +152,17 @@ func TestBadCompression(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
 	b.packedBatch(recs)
+	b.addRaw("FPB1", windowed(0x80, body), uint32(len(recs)), 1, recs[0].Time, uint32(len(body))) // of 64 MiB
 	all := readAll(t, storage.BytesFS(b.data), "f")
-	if len(all) != len(recs) || !bytes.Equal(all[7].Payload, recs[7].Payload) {
-		t.Errorf("read %d records of the good one", len(all))
+	if len(all) != 2*len(recs) || !bytes.Equal(all[7].Payload, recs[7].Payload) || !bytes.Equal(all[207].Payload, recs[7].Payload) {
+		t.Errorf("read %d records of the good ones", len(all))
 	}
+}
+
+// windowed returns a zstd frame with a window descriptor, see RFC 8878, 3.1.1.1.2, that has its content in a block without compression.
+func windowed(descriptor byte, content []byte) []byte {
+	n := len(content)<<3 | 1
+	return append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, descriptor, byte(n), byte(n >> 8), byte(n >> 16)}, content...)
 }
 
 // TestLargeBatchComesInPieces: what is decoded of a batch at once has a bound, however many records or headers it has; and none of it is

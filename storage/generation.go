@@ -165,10 +165,10 @@ func (w *Writer) Generation() uint64 { return w.header.generation }
 
 // Rotate seals the file and returns the writer of its successor, which begins where this file ends.
 // state is as for Checkpoint, and is copied to the successor, so that copies of messages are
-// refused across files. This writer is closed, even when Rotate fails: then nothing is lost, and
-// Open with a new epoch completes the rotation.
+// refused across files. This writer is closed then. If Rotate fails it is dead, and nothing is
+// lost: call Close, then Open with a new epoch, which completes the rotation.
 //
-// A bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing:
+// But a bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing:
 // this writer continues.
 func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
 	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
