@@ -87,8 +87,7 @@ func ReadLink(fsys FS, path string) (l Link) {
 		l.Err = err
 		return l
 	}
-	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
-	l.Created = time.Unix(0, h.createdNs)
+	l = linkOf(path, h)
 	if p, ok := f.(InPieces); ok {
 		if off, end := p.Hole(); off < end {
 			l.Missing = &HoleError{Path: path, Offset: off, End: end}
@@ -102,6 +101,11 @@ func ReadLink(fsys FS, path string) (l Link) {
 	l.Size = info.Size
 	l.Err = l.readEnd(f, h, info.Size)
 	return l
+}
+
+// linkOf describes the file at path, as far as its header does.
+func linkOf(path string, h *fileHeader) Link {
+	return Link{Path: path, Type: h.typ, FileID: h.fileID, PrevFileID: h.prevFileID, Generation: h.generation, First: h.firstIndex, Created: time.Unix(0, h.createdNs)}
 }
 
 // readEnd fills the fields that only the end of the file, at limit, can tell.

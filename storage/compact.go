@@ -35,7 +35,6 @@ type CompactReport struct {
 	DamageCount uint64  // all of it
 	FirstIndex  uint64
 	NextIndex   uint64
-	Compression bool
 }
 
 const (
@@ -69,7 +68,7 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	if w.opts.Salvage {
 		reason = "repair"
 	}
-	c := &compaction{w: w, o: o, report: &CompactReport{Files: 1, Damage: w.damage, DamageCount: w.damaged, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
+	c := &compaction{w: w, o: o, report: &CompactReport{Files: 1, Damage: w.damage, DamageCount: w.damaged, FirstIndex: w.header.firstIndex}}
 	if err := c.addEarlier(); err != nil {
 		return nil, nil, err
 	}

@@ -18,6 +18,9 @@ func NewHeaderBytes(typ string, id FileID, marker [16]byte) []byte {
 	return h.encode()
 }
 
+// Generation returns the file's generation, from 1 on.
+func (w *Writer) Generation() uint64 { return w.header.generation }
+
 // Mark adds marks to those that the next checkpoint has, as if so many batches had been appended far from one another.
 func (w *Writer) Mark(n int) {
 	for i := range n {

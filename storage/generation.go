@@ -155,14 +155,6 @@ func (w *Writer) removeTemps(names []string) error {
 	return nil
 }
 
-// entry is the registry entry of this writer's file.
-func (w *Writer) entry() Entry {
-	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
-}
-
-// Generation returns the file's generation, from 1 on.
-func (w *Writer) Generation() uint64 { return w.header.generation }
-
 // Rotate seals the file and returns the writer of its successor, which begins where this file ends.
 // state is as for Checkpoint, and is copied to the successor, so that copies of messages are
 // refused across files. This writer is closed then. If Rotate fails it is dead, and nothing is
@@ -316,7 +308,7 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	if err := n.fs.SyncDir(n.dir); err != nil {
 		return ioError("sync directory", n.dir, err)
 	}
-	e := n.entry()
+	e := n.Entry()
 	now, err := n.register(ctx, old, e)
 	if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {
 		// rule: a successor that was in use already is not made a second time. The maker of the successor of a sealed file gives it the

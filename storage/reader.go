@@ -314,9 +314,9 @@ func (r *Reader) BatchEnd() int64 {
 
 // link returns the description of the file for a Chain, when the scan is at its end.
 func (r *Reader) link() Link {
-	h := r.scan.header
-	return Link{Path: r.path, Type: h.typ, FileID: h.fileID, PrevFileID: h.prevFileID, Generation: h.generation, First: h.firstIndex,
-		Next: r.NextIndex(), Sealed: r.seal}
+	l := linkOf(r.path, r.scan.header)
+	l.Next, l.Sealed = r.NextIndex(), r.seal
+	return l
 }
 
 // Sealed returns the seal, with the file's successor, once the reader has passed it; nil otherwise.
@@ -325,9 +325,6 @@ func (r *Reader) Sealed() *SealedError { return r.seal }
 // FirstIndex returns the first index of the file: 0, or in a successor the index at which the
 // previous file ended.
 func (r *Reader) FirstIndex() uint64 { return r.scan.header.firstIndex }
-
-// Generation returns the file's generation, from 1 on.
-func (r *Reader) Generation() uint64 { return r.scan.header.generation }
 
 // Type returns the type of the records.
 func (r *Reader) Type() string { return r.scan.header.typ }

@@ -124,12 +124,14 @@ func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return 
 
 // Entry returns the current entry for the registry. It is safe for concurrent use. Before a caller
 // removes messages elsewhere because they are in the file, the registry must have this entry.
-func (w *Writer) Entry() Entry { return w.entry() }
+func (w *Writer) Entry() Entry {
+	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
+}
 
 // UpdateRegistry writes the file's durable index to the registry. Open and Close call it, too. It
 // is safe for concurrent use, and it does not poison the writer when it fails.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
-	e := w.entry()
+	e := w.Entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)
 	if err != nil {
 		return fmt.Errorf("storage: update the registry entry of %s: %w", w.path, err)

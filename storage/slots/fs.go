@@ -50,7 +50,7 @@ func (f *FS) mostSlot() int { return min(mostSlot, f.store.MaxValue()) }
 func (f *FS) Dir() string { return f.store.String() }
 
 // Linger returns how long data should wait for more data before it is appended; see [Costly].
-func (f *FS) Linger() time.Duration { return LingerOf(f.store) }
+func (f *FS) Linger() time.Duration { return lingerOf(f.store) }
 
 const (
 	generationsFolder = "generations" // below the folder of a type; other folders there are numbers

@@ -28,7 +28,7 @@ type observed struct {
 func (o observed) Check(ctx context.Context) error { return check(ctx, o.Store) }
 
 // Linger returns the Linger of the observed store.
-func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
+func (o observed) Linger() time.Duration { return lingerOf(o.Store) }
 
 // watch makes a request, and reports its answer.
 func watch[T any](o observed, kind string, request func() (T, error)) (T, error) {

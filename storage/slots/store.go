@@ -88,8 +88,8 @@ func (unordered) Between(context.Context, string, string, string, int) ([]Entry,
 	return nil, ErrUnordered
 }
 
-// LingerOf returns the Linger of a store; 0 if it is not Costly.
-func LingerOf(s Store) time.Duration {
+// lingerOf returns the Linger of a store; 0 if it is not Costly.
+func lingerOf(s Store) time.Duration {
 	if c, ok := s.(Costly); ok {
 		return c.Linger()
 	}

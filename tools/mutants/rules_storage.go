@@ -210,7 +210,7 @@ var storageRules = []rule{
 	{file: "storage/generation.go", rule: "a successor is durable when it gets its name", tests: "TestCrashExplorer/a whole session, blocks of 512",
 		old: "	_, err = n.Sync()\n\treturn n, err", new: "	return n, nil"},
 	{file: "storage/generation.go", rule: "a successor's name is durable before the registry names it", tests: "TestCrashExplorer/a whole session, blocks of 512",
-		old: "	if err := n.fs.SyncDir(n.dir); err != nil {\n\t\treturn ioError(\"sync directory\", n.dir, err)\n\t}\n\te := n.entry()", new: "	e := n.entry()"},
+		old: "	if err := n.fs.SyncDir(n.dir); err != nil {\n\t\treturn ioError(\"sync directory\", n.dir, err)\n\t}\n\te := n.Entry()", new: "	e := n.Entry()"},
 	{file: "storage/generation.go", rule: "no generation is made twice", tests: "TestGiveUp",
 		old: `seal.generation, old = w.instead.Generation+1, w.instead.FileID`, new: `old = w.instead.FileID`},
 	{file: "storage/giveup.go", rule: "what is in an archive is not marked as lost", tests: "TestGiveUp",
