@@ -16,13 +16,17 @@ type selection struct {
 // add adds the flags. what names the things to choose from.
 func (s *selection) add(cmd *cobra.Command, what string) {
 	s.url = cli.URLFlag(cmd)
-	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable")
+	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable; counts on the command line only")
 }
 
 // parse takes environment and arguments in.
 func (s *selection) parse(cmd *cobra.Command, args []string) error {
 	if err := cli.FromEnv(cmd); err != nil {
 		return err
+	}
+	// rule: a type is chosen on the command line only. FENCEPOST_TYPE, and type in a file, are what a worker serves.
+	if !cli.OnCommandLine(cmd.Flags().Lookup("type")) {
+		s.types = nil
 	}
 	for _, t := range s.types {
 		if err := queue.ValidateType(t); err != nil {

@@ -293,6 +293,7 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/store/worker.yaml", "maxUnavailable: 1\n  unhealthy", "maxUnavailable: 0\n  unhealthy", "drain"},
 		{"kubernetes/shards/workers.yaml", "type: [orders,", "typ: [orders,", "unknown key"},
 		{"kubernetes/shards/workers.yaml", "type: [audit,", "type: [orders,", "two shards"},
+		{"kubernetes/shards/workers.yaml", "worker: {type: [payments]}", "type: [payments]", "only for the worker"},
 		{"kubernetes/shards/workers.yaml", "replicas: 3", "replicas: 4", "fencepost-3.yaml"},
 		{"kubernetes/shards/workers.yaml", "$(POD_NAME)", "$(POD)", "FENCEPOST_CONFIG"},
 		{"kubernetes/shards/workers.yaml", "configMap: {name: fencepost-types}", "configMap: {name: types}", "fencepost-types"},
@@ -798,6 +799,9 @@ func (f *findings) checkTypes(w object[workload], config object[struct{}]) {
 		if !ok {
 			f.add("there is no %s for the replica", name)
 			continue
+		}
+		if !strings.HasPrefix(content, "worker:") {
+			f.add("%s is not only for the worker: other programs in the container read it", name)
 		}
 		types, err := typesOf(content, w.Spec.Template.Spec.Containers[0].Args)
 		if err != nil || len(types) == 0 {

@@ -108,6 +108,9 @@ func rank(f *pflag.Flag) int {
 	return 1
 }
 
+// OnCommandLine tells whether a flag was given on the command line, and not by environment or file.
+func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
+
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
 // configuration file (--config). Call it first in RunE. Effective then shows the source of each value.
 func FromEnv(cmd *cobra.Command) error {

@@ -132,7 +132,7 @@ func storeOf(cmd *cobra.Command) string {
 // another source: the container image sets FENCEPOST_DIR.
 func NoDirWithStore(cmd *cobra.Command) error {
 	store, dir := cmd.Flags().Lookup(storeFlag), cmd.Flags().Lookup("dir")
-	if store.Value.String() == "" || rank(dir) < commandLine {
+	if store.Value.String() == "" || !OnCommandLine(dir) {
 		return nil
 	}
 	return Usagef("%s and --dir cannot be combined: files are in the store or in the directory; leave out one of them", Where(store))

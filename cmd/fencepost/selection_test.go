@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
+	"github.com/fencepost/fencepost/worker/workertest"
+)
+
+// In a worker's container, what the worker serves chooses neither dead letters nor delayed messages.
+func TestTypesOfAWorkerChooseNothing(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "orders", "bad")
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	msgs, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: msgs[0], Reason: "bad"}}); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "worker.yaml")
+	if err := os.WriteFile(config, []byte("type: ['audit-*']\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FENCEPOST_URL", url)
+	for variable, value := range map[string]string{"FENCEPOST_TYPE": "orders", "FENCEPOST_CONFIG": config} {
+		t.Setenv(variable, value)
+		for command, want := range map[string]string{"dead rm": "name the dead letters", "dead requeue": "name the dead letters", "scheduled rm": "name the delayed messages"} {
+			if code, out, errs := runRoot(t, strings.Fields(command)...); code != cli.ExitUsage || !strings.Contains(errs, want) {
+				t.Errorf("%s with %s: %d, %s%s", command, variable, code, out, errs)
+			}
+		}
+		workertest.RequireDead(t, q, "orders", "bad")
+		if code, out, errs := runRoot(t, "dead", "ls"); code != 0 || !strings.Contains(out, "orders") {
+			t.Errorf("dead ls with %s: %d, %s%s", variable, code, out, errs)
+		}
+		os.Unsetenv(variable)
+	}
+	if code, out, errs := runRoot(t, "dead", "rm", "--type", "orders"); code != 0 || out != "removed=1\n" {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
+}
