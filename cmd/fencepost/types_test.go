@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -182,4 +183,18 @@ func withJSON(args string) []string {
 		args += " -o json"
 	}
 	return strings.Fields(args)
+}
+
+// No time that somebody gives means none.
+func TestPurgeBeforeTheFirstYear(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "orders", "one")
+	for _, before := range []string{"0001-01-01T00:00:00Z", "0001-01-01", "1969-12-31"} {
+		if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--before", before, "--yes"); code != cli.ExitNothing {
+			t.Errorf("--before %s: %d, %s%s", before, code, out, errs)
+		}
+	}
+	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--yes"); code != 0 || out != "purged=1 bytes=3\n" {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
 }

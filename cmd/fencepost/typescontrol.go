@@ -179,33 +179,10 @@ in two seconds. The server counts that many index entries to compare, so do not 
 	})
 }
 
-// moment is a flag value that is a point in time.
-type moment struct{ time.Time }
-
-func (m *moment) Type() string { return "time" }
-
-func (m *moment) String() string {
-	if m.IsZero() {
-		return ""
-	}
-	return m.Format(time.RFC3339Nano)
-}
-
-// Set parses a time.
-func (m *moment) Set(v string) error {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
-		if t, err := time.Parse(layout, v); err == nil {
-			m.Time = t
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z or 2026-01-31 (UTC)", v)
-}
-
 func typesPurgeCommand() *cobra.Command {
 	var dryRun, yes bool
 	var turn adminFlags
-	var before moment
+	var before cli.Moment
 	var older time.Duration
 	var foreign bool
 	cmd := &cobra.Command{

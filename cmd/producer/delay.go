@@ -14,7 +14,7 @@ import (
 // delay says when the messages of a run become due. It is the value of --delay, and its field at is that of --at.
 type delay struct {
 	after time.Duration
-	at    atTime
+	at    cli.Moment
 }
 
 func (d *delay) String() string {
@@ -36,31 +36,6 @@ func (d *delay) Set(v string) error {
 		return fmt.Errorf("%s is negative; write it as in 90s, 10m or 24h", v)
 	}
 	d.after = after
-	return nil
-}
-
-// atTime is the value of --at.
-type atTime struct{ time.Time }
-
-func (t *atTime) String() string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.Format(time.RFC3339Nano)
-}
-
-func (t *atTime) Type() string { return "time" }
-
-// Set parses a time.
-func (t *atTime) Set(v string) error {
-	at, err := time.Parse(time.RFC3339Nano, v)
-	if err != nil {
-		return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z or 2026-01-31T15:04:05+01:00", v)
-	}
-	if epoch := time.UnixMilli(0); at.Before(epoch) {
-		at = epoch // the zero time is none
-	}
-	t.Time = at
 	return nil
 }
 

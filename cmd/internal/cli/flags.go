@@ -241,16 +241,34 @@ func (o *OneOf) Set(v string) error {
 	return fmt.Errorf("%q must be one of %s", v, strings.Join(o.values, ", "))
 }
 
-// Since is a flag value that is a point in time: RFC 3339, or how long ago.
-type Since struct{ time.Time }
+// Moment is a flag value that is a point in time: RFC 3339, or a day.
+type Moment struct{ time.Time }
 
-func (s *Since) String() string {
-	if s.IsZero() {
+func (m *Moment) String() string {
+	if m.IsZero() {
 		return ""
 	}
-	return s.Format(time.RFC3339Nano)
+	return m.Format(time.RFC3339Nano)
 }
-func (s *Since) Type() string { return "time" }
+func (m *Moment) Type() string { return "time" }
+
+// Set parses a time. One before 1970 becomes 1970: nothing is that old, and the zero time is none.
+func (m *Moment) Set(v string) error {
+	t, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		t, err = time.Parse(time.DateOnly, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z, 2026-01-31T15:04:05+01:00 or 2026-01-31 (UTC)", v)
+	}
+	if m.Time = t; t.Before(time.UnixMilli(0)) {
+		m.Time = time.UnixMilli(0)
+	}
+	return nil
+}
+
+// Since is a Moment, or how long ago it was.
+type Since struct{ Moment }
 
 // Set parses a time or a duration.
 func (s *Since) Set(v string) error {
@@ -258,10 +276,8 @@ func (s *Since) Set(v string) error {
 		s.Time = time.Now().Add(-d)
 		return nil
 	}
-	t, err := time.Parse(time.RFC3339Nano, v)
-	if err != nil {
+	if s.Moment.Set(v) != nil {
 		return fmt.Errorf("%q is neither a time nor a duration; write it as in 2026-01-31T15:04:05Z or 90m", v)
 	}
-	s.Time = t
 	return nil
 }
