@@ -8,8 +8,7 @@ import (
 
 // Error returns the text of an error. Errors joined by errors.Join, at any depth, are on separate lines.
 func Error(err error) string {
-	text, parts := err.Error(), wrapped(err)
-	if joined(text, parts) {
+	if parts := Joined(err); parts != nil {
 		lines := make([]string, len(parts))
 		for i, part := range parts {
 			lines[i] = Error(part)
@@ -18,7 +17,8 @@ func Error(err error) string {
 	}
 	// rule: no other line feed begins a line. It came with a value.
 	var b strings.Builder
-	for _, part := range parts {
+	text := err.Error()
+	for _, part := range wrapped(err) {
 		if before, after, ok := strings.Cut(text, part.Error()); ok {
 			b.WriteString(Text(before) + Error(part))
 			text = after
@@ -38,11 +38,16 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// joined tells whether a text is that of some errors, line by line.
-func joined(text string, parts []error) bool {
+// Joined returns the errors that errors.Join has made err of, if it has: the text of err is theirs, line by line. Other errors that wrap several, such
+// as those of fmt.Errorf with two %w, are one.
+func Joined(err error) []error {
+	parts := wrapped(err)
 	lines := make([]string, len(parts))
 	for i, part := range parts {
 		lines[i] = part.Error()
 	}
-	return len(parts) > 1 && text == strings.Join(lines, "\n")
+	if len(parts) < 2 || err.Error() != strings.Join(lines, "\n") {
+		return nil
+	}
+	return parts
 }

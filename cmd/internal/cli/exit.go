@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/fencepost/fencepost"
@@ -56,8 +57,15 @@ func Stoppedf(format string, args ...any) error {
 	return &Error{ExitStopped, fmt.Errorf(format, args...)}
 }
 
-// Code maps an error to the exit code.
+// gravest has the exit codes in the order in which they decide when several things went wrong. First what the same command never gets over. Then a stop: it may
+// have caused the failures behind it. Last what may succeed later, what was done in part, and what was not there.
+var gravest = []int{ExitIntegrity, ExitUsage, ExitStopped, ExitFailed, ExitHeld, ExitNotNow, ExitPartial, ExitNothing}
+
+// Code maps an error to the exit code. Of errors joined by errors.Join the gravest decides.
 func Code(err error) int {
+	if parts := printable.Joined(err); parts != nil {
+		return Code(slices.MinFunc(parts, func(a, b error) int { return slices.Index(gravest, Code(a)) - slices.Index(gravest, Code(b)) }))
+	}
 	var (
 		e       *Error
 		foreign *storage.ForeignFileError
@@ -102,7 +110,8 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		code = ExitUsage
 	}
-	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
+	stopped := code == ExitStopped && errors.Is(err, context.Canceled) && printable.Joined(err) == nil // and nothing else
+	if err != nil && !stopped {
 		store := storeOf(cmd)
 		text := redact.Text(StoreText(printable.Error(withRemedy(err, store)), store)) // paths in a store may look like URLs
 		printable.Fprintf(root.ErrOrStderr(), "error: %s\n", printable.Safe(strings.ReplaceAll(text, "\n", "\nerror: ")))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/admin"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -19,14 +20,11 @@ func WithRemedy(err error) error { return withRemedy(err, "") }
 // withRemedy adds to an error the command that helps against it; store is the address of the store that files are in. Libraries know no
 // commands: their errors say what is wrong, and what to do in words. Errors joined by errors.Join get a remedy each.
 func withRemedy(err error, store string) error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		parts := make([]error, 0, len(all.Unwrap()))
-		for _, part := range all.Unwrap() {
-			parts = append(parts, withRemedy(part, store))
+	if parts := printable.Joined(err); parts != nil {
+		for i, part := range parts {
+			parts[i] = withRemedy(part, store)
 		}
-		if joined := errors.Join(all.Unwrap()...); joined != nil && joined.Error() == err.Error() {
-			return errors.Join(parts...)
-		}
+		return errors.Join(parts...)
 	}
 	if command := remedy(err, store); command != "" {
 		return &remedied{err, command}
