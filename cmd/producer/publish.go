@@ -135,17 +135,24 @@ type input struct {
 
 // inputs checks the arguments before anything is published.
 func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error) {
-	given := 0
+	kinds := 0
 	for _, is := range []bool{len(args) > 0, len(f.messages) > 0, f.count > 0} {
 		if is {
-			given++
+			kinds++
 		}
 	}
+	given := func(flag string) bool { return cli.OnCommandLine(cmd.Flags().Lookup(flag)) }
 	switch {
 	case f.resume != "" && (len(args) != 1 || args[0] == "-" || f.format.Value == "raw" || f.dryRun):
 		return nil, cli.Usagef("--resume is for one FILE of the formats lines, ndjson and len32, without --dry-run")
-	case given > 1:
+	case kinds > 1:
 		return nil, cli.Usagef("files, --message and --count cannot be combined; use one of them")
+	case given("count") && f.count == 0:
+		return nil, cli.Usagef("--count 0: generate at least 1 message")
+	case f.count == 0 && (given("size") || given("seed")):
+		return nil, cli.Usagef("--size and --seed go with --count: they are about generated messages")
+	case given("format") && (f.count > 0 || len(f.messages) > 0):
+		return nil, cli.Usagef("--format is about files and standard input; it cannot be combined with --message or --count")
 	case len(f.messages) > 0:
 		return []input{{"--message", -1, func() (source, io.Closer, error) { return &arguments{messages: f.messages}, io.NopCloser(nil), nil }}}, nil
 	case f.count > 0:

@@ -1,11 +1,51 @@
 package main
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/clitest"
 )
 
 func TestWrongFlagValues(t *testing.T) {
 	clitest.WrongValues(t, root, map[string]string{"producer publish": "--type t --message x"})
+}
+
+// What says nothing about the messages of a run is refused, and not passed over. A setting from elsewhere is no such thing.
+func TestFlagsThatDoNotGoTogether(t *testing.T) {
+	t.Setenv("FENCEPOST_TYPE", "t")
+	t.Setenv("FENCEPOST_DRY_RUN", "true")
+	publish := func(args string) (code int, stderr string) {
+		var errs bytes.Buffer
+		cmd := root()
+		cmd.SetArgs(append([]string{"publish"}, strings.Fields(args)...))
+		cmd.SetIn(strings.NewReader("[1]\n"))
+		cmd.SetOut(&bytes.Buffer{})
+		cmd.SetErr(&errs)
+		code = cli.Run(t.Context(), cmd)
+		return code, errs.String()
+	}
+	for args, want := range map[string]string{
+		"--size 1KiB":                 "--size and --seed go with --count",
+		"--seed 7 -":                  "--size and --seed go with --count",
+		"--seed 1 --message x":        "--size and --seed go with --count",
+		"--format ndjson --message x": "--format is about files",
+		"--format lines --count 1":    "--format is about files",
+		"--count 0":                   "--count 0: generate",
+		"--count 0 --message x":       "--count 0: generate",
+		"--count 1 -":                 "cannot be combined",
+	} {
+		if code, errs := publish(args); code != cli.ExitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d %s, want %q", args, code, errs, want)
+		}
+	}
+	t.Setenv("FENCEPOST_FORMAT", "ndjson")
+	t.Setenv("FENCEPOST_SIZE", "1KiB")
+	for _, args := range []string{"", "--format lines -", "--message x", "--count 1 --size 1KiB --seed 7"} {
+		if code, errs := publish(args); code != 0 {
+			t.Errorf("%s: %d %s", args, code, errs)
+		}
+	}
 }
