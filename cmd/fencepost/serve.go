@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,7 +120,7 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 	case f.clientCA != "" && f.cert == "":
 		return cli.Usagef("--client-ca needs TLS: name the server's own certificate with --tls-cert and --tls-key")
 	}
-	if err := store.CheckFlags(cmd, *f.store, *f.url); err != nil {
+	if err := cmp.Or(ops.CheckHosts(f.hosts), store.CheckFlags(cmd, *f.store, *f.url)); err != nil {
 		return err
 	}
 	host, _, err := net.SplitHostPort(f.listen)

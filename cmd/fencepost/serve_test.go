@@ -73,6 +73,8 @@ func TestFlagsOfServe(t *testing.T) {
 		"--token-file":          {"--token-file", "no-such-file"},
 		"--tls-cert, --tls-key": {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
 		"nowhere is no address": {"--store", "nowhere"},
+		`"a.b:9096"`:            {"--listen-host", "a.b:9096"},
+		`"http://a.b/"`:         {"--listen-host", "http://a.b/"},
 	} {
 		if err := serveWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)

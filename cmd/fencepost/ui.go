@@ -92,7 +92,7 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 	case len(f.writers) > 0 && !f.write:
 		return cli.Usagef("--writers goes with --write: it says who may act")
 	}
-	if err := store.CheckFlags(cmd, *f.store, *f.url); err != nil {
+	if err := cmp.Or(ops.CheckHosts(f.hosts), store.CheckFlags(cmd, *f.store, *f.url)); err != nil {
 		return err
 	}
 	if err := f.pages.Check(cmd, f.listen); err != nil {

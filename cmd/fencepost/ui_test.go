@@ -79,6 +79,8 @@ func TestFlagsOfTheUI(t *testing.T) {
 		"--writers goes":            {"--writers", "anna"},
 		"asked for a name":          {"--writers", "anna", "--write"},
 		"no such user":              {"--writers", "bob", "--write", "--auth-file", users},
+		`"a.b:9095"`:                {"--listen-host", "a.b:9095"},
+		`"http://a.b/"`:             {"--listen-host", "http://a.b/"},
 	} {
 		if err := uiWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)

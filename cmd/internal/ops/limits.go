@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 )
 
@@ -72,6 +73,16 @@ func hostsOf(listen string, more []string) hosts {
 		h[canonical(name)] = true
 	}
 	return h
+}
+
+// CheckHosts checks the names of --listen-host: others than host names are those of no request.
+func CheckHosts(names []string) error {
+	for _, name := range names {
+		if name == "" || strings.ContainsAny(name, ":/*, ") {
+			return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
+		}
+	}
+	return nil
 }
 
 // canonical is the one way of many to write a host name.

@@ -178,10 +178,8 @@ func (p *program) checkListen(cmd *cobra.Command) error {
 	if flag := cmd.Flags().Lookup("metrics-types"); flag.Changed && p.listen == "" {
 		return cli.Usagef("%s needs --listen, as in --listen 127.0.0.1:9090", cli.Where(flag))
 	}
-	for _, name := range p.listenHosts {
-		if name == "" || strings.ContainsAny(name, ":/*, ") {
-			return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
-		}
+	if err := ops.CheckHosts(p.listenHosts); err != nil {
+		return err
 	}
 	return p.pages.check(cmd, p.listen)
 }
