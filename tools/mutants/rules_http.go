@@ -22,11 +22,6 @@ var httpRules = []rule{
 		err = nil`},
 	{file: "cmd/internal/api/tls.go", rule: "without a certificate of a client that the authority has signed there is no connection", tests: "TestTLS",
 		old: `= tls.RequireAndVerifyClientCert,`, new: `= tls.VerifyClientCertIfGiven,`},
-	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "none does", tests: "TestIdleConnectionsMakeRoom",
-		old: `if len(c.all) <= c.most {`, new: `if true {`},
-	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "one with a request does", tests: "TestIdleConnectionsMakeRoom",
-		old: `	delete(c.idle, conn)
-	return c.all[conn]`, new: `	return c.all[conn]`},
 	{file: "cmd/internal/api/api.go", rule: "a request that is refused holds its connection for a moment", hangs: true, timeout: 30 * time.Second, tests: "TestRefusedRequestsMakeRoom",
 		old: `if err != nil || rt.method == http.MethodGet {`, new: `if err == nil && rt.method == http.MethodGet {`},
 	{file: "cmd/internal/api/limits.go", rule: "a client that sends too slowly loses its connection", tests: "TestSlowBody",

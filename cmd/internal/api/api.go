@@ -29,8 +29,8 @@ type Options struct {
 	Wait           time.Duration // for the outcome of a message; then it is withdrawn, or unknown
 	ClientTimeout  time.Duration // that a client may keep the server waiting, while it sends or takes
 	Heartbeat      time.Duration // of a tail that has nothing to send: a comment, so that both sides notice when the other one is gone
-	MaxConnections int
-	CountUpTo      int // messages of a type that are counted
+	MaxConnections int           // with requests under way, beside a few for probes
+	CountUpTo      int           // messages of a type that are counted
 	Log            zerolog.Logger
 }
 
@@ -102,8 +102,7 @@ func (s *Server) HTTP(host string) *http.Server {
 	h := ops.NewServer(s.Handler(), host, s.o.Hosts)
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
 	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and answers have their own, see limits.go
-	conns := newConns(s.o.MaxConnections)
-	h.ConnState, h.ConnContext = conns.changed, conns.context
+	ops.LimitConns(h, s.o.MaxConnections)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true) // and not HTTP/2, where a connection can have any number of requests under way
 	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)
@@ -184,15 +183,15 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	}
 	defer s.inFlight.Done()
 	who, err := s.admit(w, r, pattern, rt, crossOrigin)
+	if err == nil && !ops.Begin(r) {
+		err = busy("too many requests under way")
+	}
 	// rule: a request that is refused holds its connection for a moment, and not for as long as a body may take: nobody knows who its client is.
 	if err != nil || rt.method == http.MethodGet {
 		httpbody.Take(w, r)
 	}
 	if err != nil {
 		return who, err
-	}
-	if !beginRequest(r) {
-		return who, newProblem(http.StatusServiceUnavailable, "busy", "send the request again later", "the connection was closed to make room for another").after(1)
 	}
 	return who, rt.handle(w, r, who)
 }

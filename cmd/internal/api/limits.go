@@ -1,11 +1,8 @@
 package api
 
 import (
-	"context"
 	"io"
-	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -35,73 +32,6 @@ const (
 	askTimeout = 10 * time.Second // of what one answer asks the queue
 	placeWait  = 2 * time.Second  // for a place among readers or large bodies
 )
-
-// conns keeps the number of connections of a server.
-type conns struct {
-	most int
-
-	mu   sync.Mutex
-	all  map[net.Conn]bool
-	idle map[net.Conn]uint64 // those without a request that is carried out; grows with each change of state
-	last uint64
-}
-
-func newConns(most int) *conns {
-	return &conns{most: most, all: map[net.Conn]bool{}, idle: map[net.Conn]uint64{}}
-}
-
-// changed is for http.Server.ConnState.
-func (c *conns) changed(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, known := c.all[conn]
-	switch {
-	case state == http.StateClosed || state == http.StateHijacked:
-		delete(c.all, conn)
-		delete(c.idle, conn)
-		return
-	case !known && state != http.StateNew:
-		return // it was closed here
-	}
-	c.last++
-	c.all[conn], c.idle[conn] = true, c.last
-	if len(c.all) <= c.most {
-		return
-	}
-	// rule: a connection without a request makes room, the one idle for longest, and never one with a request under way: its client would
-	// not know what became of a message. A request is under way once it was not refused: see begin.
-	oldest := conn
-	for other, since := range c.idle {
-		if since < c.idle[oldest] {
-			oldest = other
-		}
-	}
-	delete(c.all, oldest)
-	delete(c.idle, oldest)
-	oldest.Close()
-}
-
-// begin notes that a request is carried out. false: its connection is closed already.
-func (c *conns) begin(conn net.Conn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.idle, conn)
-	return c.all[conn]
-}
-
-// beginKey is the key of a request's context for a function that calls begin for its connection.
-type beginKey struct{}
-
-// context is for http.Server.ConnContext.
-func (c *conns) context(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, beginKey{}, func() bool { return c.begin(conn) })
-}
-
-// beginRequest notes that a request is carried out. false: its client is gone.
-func beginRequest(r *http.Request) bool {
-	begin, ok := r.Context().Value(beginKey{}).(func() bool)
-	return !ok || begin()
-}
 
 // body is the body of a request, which has to arrive in time.
 type body struct {

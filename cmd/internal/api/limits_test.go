@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -144,9 +143,9 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// Connections have a bound: those without a request make room, and none with a message under way is cut off.
+// While all requests that may be under way are, others are refused, and probes are answered on new connections. No message under way is cut off.
 func TestConnectionsAreBounded(t *testing.T) {
-	const most = 4
+	const most = 2
 	s := start(t, func(o *Options) { o.MaxConnections = most })
 	inserting, goOn := make(chan struct{}, most), make(chan struct{})
 	s.queue.Around = func(op queuetest.Op, _ string) func() {
@@ -156,82 +155,30 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		return func() {}
 	}
-	var busy []net.Conn
-	for i := range 2 {
-		busy = append(busy, s.dial(fmt.Sprintf("POST /v1/types/t%d/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1", i)))
+	publish := func(n int) net.Conn {
+		return s.dial(fmt.Sprintf("POST /v1/types/t%d/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1", n))
+	}
+	var under []net.Conn
+	for i := range most {
+		under = append(under, publish(i))
 		<-inserting
 	}
-	for range 10 {
+	for range 50 {
 		s.dial("")
-	}
-	probe := s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	if a := s.read(probe); a.status != 200 {
-		t.Errorf("%d %s", a.status, a.body)
+		if a := s.read(publish(most)); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `"busy"`) || a.header.Get("Retry-After") == "" {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		if a := s.read(s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
 	}
 	close(goOn)
-	for i, c := range busy {
+	for i, c := range under {
 		if a := s.read(c); a.status != http.StatusCreated {
 			t.Errorf("message %d: %d %s", i, a.status, a.body)
 		}
 	}
-}
-
-// closing notes that it was closed.
-type closing struct {
-	net.Conn
-	closed bool
-}
-
-func (c *closing) Close() error { c.closed = true; return nil }
-
-// Of connections without a request the one idle for longest makes room, and none with a request.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
-	c := newConns(3)
-	var all []*closing
-	open := func() *closing {
-		conn := &closing{}
-		all = append(all, conn)
-		c.changed(conn, http.StateNew)
-		return conn
-	}
-	want := func(when string, closed ...*closing) {
-		t.Helper()
-		for i, conn := range all {
-			if conn.closed != slices.Contains(closed, conn) {
-				t.Errorf("%s: connection %d is closed: %v", when, i, conn.closed)
-			}
-		}
-	}
-	request := func(conn *closing) {
-		t.Helper()
-		c.changed(conn, http.StateActive)
-		if !c.begin(conn) {
-			t.Error("a request cannot begin")
-		}
-	}
-	busy, idle, used := open(), open(), open()
-	request(busy)
-	request(used)
-	want("three of three")
-	open()
-	want("one more", idle)
-	c.changed(used, http.StateIdle)
-	open()
-	want("the one that was not used at all is older", idle, all[3])
-	request(all[4])
-	request(used)
-	last := open()
-	want("all others have requests", idle, all[3], last)
-	c.changed(busy, http.StateClosed)
-	open()
-	want("one has ended", idle, all[3], last)
-	refused := all[len(all)-1]
-	c.changed(refused, http.StateActive)
-	open()
-	want("one has a request that is refused", idle, all[3], last, refused)
-	if c.begin(refused) {
-		t.Error("a request begins on a connection that was closed")
-	}
+	until(t, "there is room again", func() bool { return s.read(publish(most)).status == http.StatusCreated })
 }
 
 // Requests that are refused, and those that anybody may send, are answered although the body that they announce never comes, and their connections make
@@ -259,7 +206,7 @@ func TestRefusedRequestsMakeRoom(t *testing.T) {
 		if a := s.read(s.dial(test.request)); a.status != test.status {
 			t.Errorf("%q: %d %s", test.request, a.status, a.body)
 		}
-		for range 2 * most {
+		for range 50 {
 			s.dial(test.request)
 		}
 		if a := s.read(s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")); a.status != 200 {

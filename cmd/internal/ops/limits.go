@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -24,41 +23,6 @@ const (
 	idleTimeout   = 2 * time.Minute  // between two requests: more than between two scrapes
 	maxHeader     = 16 << 10         // bytes
 )
-
-// conns closes connections when there are more than maxConns.
-type conns struct {
-	mu    sync.Mutex
-	since map[net.Conn]uint64 // grows with each change of a connection's state
-	last  uint64
-}
-
-// changed is for http.Server.ConnState.
-func (c *conns) changed(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, known := c.since[conn]
-	switch {
-	case state == http.StateClosed:
-		delete(c.since, conn)
-		return
-	case !known && state != http.StateNew:
-		return // it was closed here
-	}
-	c.last++
-	c.since[conn] = c.last
-	if len(c.since) <= maxConns {
-		return
-	}
-	// rule: the connection with which nothing has happened for longest makes room, and not the new one. A probe is new, and is answered at once.
-	oldest := conn
-	for other, since := range c.since {
-		if since < c.since[oldest] {
-			oldest = other
-		}
-	}
-	delete(c.since, oldest)
-	oldest.Close()
-}
 
 // hosts are the host names that requests may use, in lower case.
 type hosts map[string]bool

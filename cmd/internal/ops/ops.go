@@ -96,15 +96,16 @@ func Open(addr string) (l net.Listener, host string, err error) {
 // NewServer returns a server that answers with h, within the limits of this package: time, number of
 // clients, and the host names that requests may use: that of its address, host, and names.
 func NewServer(h http.Handler, host string, names []string) *http.Server {
-	return &http.Server{
+	s := &http.Server{
 		Handler:           hostsOf(host, names).check(h),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ConnState:         (&conns{since: map[net.Conn]uint64{}}).changed,
 	}
+	LimitConns(s, maxConns-reserve)
+	return s
 }
 
 // serve answers at l, which was opened for host.
