@@ -78,6 +78,9 @@ func TestWorkerWithPages(t *testing.T) {
 	if code, _ := r.stop(t); code != cli.ExitOK {
 		t.Errorf("the worker ended with %d", code)
 	}
+	if _, err := io.Copy(io.Discard, open.Body); err != nil {
+		t.Errorf("the page that is open was not ended, but cut off after a while: %v", err)
+	}
 }
 
 // While the worker waits for its server there are no pages, and the probes answer.

@@ -65,8 +65,11 @@ func (p *program) run(ctx context.Context, o ops.Options) (err error) {
 			p.files.Storage.FS = place.Observed(ctx, r.answers.ObserveStore())
 		}
 	}
+	if r.answers != nil {
+		defer r.answers.Close() // before the queue is closed
+	}
 	if p.pages.on {
-		defer p.pages.open(r.answers, b, p.files.Dir, place, *p.cfg.Logger)() // before the backend is closed
+		defer p.pages.open(r.answers, b, p.files.Dir, place, *p.cfg.Logger)() // first, or an open page is waited for
 	}
 	return r.work(ctx, cancel, b)
 }
@@ -163,9 +166,6 @@ func (r *replica) work(ctx context.Context, cancel context.CancelCauseFunc, b *f
 	defer close(ended)
 	go r.stopPool(pool, cancel, ended)
 	err = pool.Run(ctx)
-	if r.answers != nil {
-		r.answers.Close() // before the queue is closed
-	}
 	r.tellEnd(pool.Stats())
 	if _, ok := errors.AsType[*storage.NoSpaceError](err); ok {
 		return fmt.Errorf("%w; what is not in the file is still in the queue", err)
