@@ -84,6 +84,7 @@ matter how many pages are open.`,
 }
 
 func (f *uiFlags) check(cmd *cobra.Command) error {
+	writers := cmd.Flags().Lookup("writers")
 	switch {
 	case f.most < 1:
 		return cli.Usagef("--count-up-to %d: count at least 1", f.most)
@@ -91,6 +92,8 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--refresh %v is too often; use at least 500ms", f.refresh)
 	case len(f.writers) > 0 && !f.write:
 		return cli.Usagef("--writers goes with --write: it says who may act")
+	case writers.Changed && len(f.writers) == 0 && f.write:
+		return cli.Usagef("%s names nobody; name those who may act, or leave out --write", cli.Where(writers))
 	}
 	if err := cmp.Or(ops.CheckHosts(f.hosts), store.CheckFlags(cmd, *f.store, *f.url)); err != nil {
 		return err
