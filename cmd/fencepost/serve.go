@@ -247,6 +247,9 @@ has only a hash of it. To revoke a token, remove its line.`,
 			if len(args) != 1 {
 				return cli.Usagef("name one client, as in fencepost serve token shop")
 			}
+			if f := cmd.Flags().Lookup("types"); f.Changed && len(types) == 0 {
+				return cli.Usagef("%s names no type; name some, or leave it out for a token of all types", cli.Where(f))
+			}
 			secret, line, err := api.NewToken(args[0], allow, types)
 			if err != nil {
 				return cli.Usagef("%w", err)

@@ -80,7 +80,7 @@ func TestFlagsOfServe(t *testing.T) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
-	for _, args := range [][]string{{}, {"two words"}, {"x", "--allow", "write"}, {"x", "--types", "a["}} {
+	for _, args := range [][]string{{}, {"two words"}, {"x", "--allow", "write"}, {"x", "--types", "a["}, {"x", "--types", ""}} {
 		if code, out, errs := runRoot(t, append([]string{"serve", "token"}, args...)...); code != cli.ExitUsage || out != "" {
 			t.Errorf("%q: %d %s", args, code, errs)
 		}
