@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"time"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/spf13/cobra"
@@ -33,11 +31,6 @@ func (f *adminFlags) check() error {
 // turn is how a command waits for its turn.
 func (f *adminFlags) turn(cmd *cobra.Command) admin.Turn {
 	return admin.Turn{Why: cmd.CommandPath(), Wait: f.wait}
-}
-
-// alone runs do when it is its turn with a type. Its context ends when the turn is lost.
-func (f *adminFlags) alone(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, do func(context.Context) error) error {
-	return f.turn(cmd).Take(ctx, b, typ, do)
 }
 
 // silent is for changes whose progress nobody watches.

@@ -148,7 +148,7 @@ func (d *demo) path(typ string) string {
 
 // openPages serves pages about the demo, and prints their address.
 func (d *demo) openPages(b *fencepost.Backend) (*pages, error) {
-	p, err := openPages("127.0.0.1:0", nil, ui.Options{Backend: b, Files: store.FilesOfPages(d.files.place, d.dir), Refresh: 500 * time.Millisecond, CountUpTo: len(d.originals), Log: zerolog.Nop()})
+	p, err := openPages("127.0.0.1:0", nil, ui.Options{Backend: b, Files: store.FilesOf(d.files.place, d.dir), Refresh: 500 * time.Millisecond, CountUpTo: len(d.originals), Log: zerolog.Nop()})
 	if err == nil {
 		d.say("pages     %s", p.address)
 	}

@@ -105,7 +105,7 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 				if k.dryRun {
 					errs = append(errs, do(ctx))
 				} else {
-					errs = append(errs, k.admin.alone(ctx, cmd, b, t.typ, do))
+					errs = append(errs, k.admin.turn(cmd).Take(ctx, b, t.typ, do))
 				}
 			}
 			return errors.Join(errs...)

@@ -18,7 +18,6 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/worker"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 )
@@ -173,16 +172,16 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 		defer cancel()
 		b.Close(closeCtx)
 	}()
-	files := api.Files{Dir: *f.dir, Place: worker.Place(nil, *f.dir), Poll: tailOfDir}
+	var place *store.Place
+	poll := tailOfDir
 	if *f.store != "" {
-		place, err := store.Open(patient, *f.store, *f.url)
-		if err != nil {
+		if place, err = store.Open(patient, *f.store, *f.url); err != nil {
 			return err
 		}
 		defer place.Close()
-		files = api.Files{Until: place.Until, Dir: place.Dir, Place: worker.Place(place.FS, place.Dir), Name: place.Name, Poll: tailOfStore}
+		poll = tailOfStore
 	}
-	s, err := api.New(ctx, api.Options{Backend: b, Files: files, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
+	s, err := api.New(ctx, api.Options{Backend: b, Files: store.FilesOf(place, *f.dir), Poll: poll, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
 		MaxConnections: f.mostConnections, CountUpTo: f.mostUp, Log: log})
 	if err != nil {
 		return err

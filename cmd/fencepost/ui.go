@@ -114,7 +114,7 @@ func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Ba
 		}
 		defer place.Close()
 	}
-	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: store.FilesOfPages(place, *f.dir), BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
+	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: store.FilesOf(place, *f.dir), BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
 		Refresh: f.refresh, CountUpTo: f.most, Access: f.pages.Access, Log: f.log.Logger(cmd.ErrOrStderr())})
 	if err != nil {
 		return err

@@ -12,18 +12,19 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
-	"github.com/fencepost/fencepost/storage"
 	"github.com/rs/zerolog"
 )
 
 // Options of a Server.
 type Options struct {
 	Backend        *fencepost.Backend
-	Files          Files
+	Files          chain.Files
+	Poll           time.Duration // how often a tail looks for more in them
 	Access         Access
 	Hosts          []string      // names under which it may be asked for, in addition to those that package ops knows
 	Wait           time.Duration // for the outcome of a message; then it is withdrawn, or unknown
@@ -32,22 +33,6 @@ type Options struct {
 	MaxConnections int           // with requests under way, beside a few for probes
 	CountUpTo      int           // messages of a type that are counted
 	Log            zerolog.Logger
-}
-
-// Files says where the files are that can be read.
-type Files struct {
-	Until func(context.Context) storage.FS // of a store; nil: the operating system's
-	Dir   string
-	Place string        // as workers tell it to the registry
-	Name  string        // of a store, for people; "" is a directory
-	Poll  time.Duration // how often a tail looks for more
-}
-
-func (f *Files) fs(ctx context.Context) storage.FS {
-	if f.Until == nil {
-		return storage.OS()
-	}
-	return f.Until(ctx)
 }
 
 // Server answers requests. Safe for concurrent use.

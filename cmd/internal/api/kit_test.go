@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
@@ -62,7 +63,7 @@ func start(t testing.TB, change func(*Options)) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Backend: &fencepost.Backend{Queue: s.queue, Locker: locker, Name: "memory"}, Files: Files{Dir: s.dir, Place: worker.Place(nil, s.dir), Poll: 5 * time.Millisecond},
+	o := Options{Backend: &fencepost.Backend{Queue: s.queue, Locker: locker, Name: "memory"}, Files: chain.Files{Dir: s.dir, Place: worker.Place(nil, s.dir)}, Poll: 5 * time.Millisecond,
 		Wait: time.Minute, ClientTimeout: time.Minute, Heartbeat: 20 * time.Millisecond, MaxConnections: 100, CountUpTo: 1000, Log: zerolog.New(s.log)}
 	if change != nil {
 		change(&o)

@@ -33,7 +33,7 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 		return c, noFile
 	}
 	here := s.o.Files
-	all, err := storage.ReadChain(here.fs(ctx), here.Dir, typ)
+	all, err := storage.ReadChain(here.FS(ctx), here.Dir, typ)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
@@ -56,7 +56,7 @@ var noFile = notFound("no_file", "start a worker for the type, or wait until it 
 
 // open opens the files at a record.
 func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*chain.Reader, error) {
-	o.FS, o.Durable = s.o.Files.fs(ctx), true // rule: what is answered is durable, and final
+	o.FS, o.Durable = s.o.Files.FS(ctx), true // rule: what is answered is durable, and final
 	return chain.Open(f.Chain, o)
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/admin"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
 	"github.com/fencepost/fencepost/lock"
@@ -91,7 +92,7 @@ func openShop(t *testing.T, change ...func(*ui.Options)) *shop {
 		s.dead = append(s.dead, s.bury("orders", uint64(i+1), reason))
 	}
 	s.bury("audit", 9, "timeout")
-	o := ui.Options{Backend: b, Files: ui.Files{Dir: t.TempDir(), Place: "here"}, Write: true, Refresh: 500 * time.Millisecond, CountUpTo: 1000, Log: zerolog.New(s.log).Level(zerolog.ErrorLevel)}
+	o := ui.Options{Backend: b, Files: chain.Files{Dir: t.TempDir(), Place: "here"}, Write: true, Refresh: 500 * time.Millisecond, CountUpTo: 1000, Log: zerolog.New(s.log).Level(zerolog.ErrorLevel)}
 	for _, f := range change {
 		f(&o)
 	}

@@ -21,20 +21,19 @@ var pageLimit = queue.Limit{Messages: pageRows, Bytes: 8 << 20}
 
 // workerRow is a worker replica.
 type workerRow struct {
-	Instance, Host, Version, Started, Seen string
-	Holds, Idle, Leaving                   string
-	Share                                  int // of the most that one holds, in percent, for a bar
-	Most                                   string
-	Serves                                 string
-	Badges                                 []badge
-	Errors                                 []typeError
+	Instance, Host, Version, Seen string
+	Holds, Idle, Leaving          string
+	Share                         int // of the most that one holds, in percent, for a bar
+	Most                          string
+	Serves                        string
+	Badges                        []badge
+	Errors                        []typeError
 }
 
 type typeError struct{ Type, Link, Text string }
 
 type workersData struct {
 	Rows     []workerRow
-	Types    string
 	Spread   string
 	Unserved []typeLink
 	More     int
@@ -43,7 +42,7 @@ type workersData struct {
 type typeLink struct{ Name, Link string }
 
 func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
-	d := &workersData{Types: plural(len(s.types), "type", "types")}
+	d := &workersData{}
 	most, least := 0, -1
 	for _, m := range s.members {
 		if s.now.Sub(m.Seen) >= cli.MemberSilent {
@@ -54,7 +53,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 		}
 	}
 	for _, m := range s.members {
-		row := workerRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Version: m.Version, Started: date(m.Started), Seen: span(s.now.Sub(m.Seen)) + " ago",
+		row := workerRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Version: m.Version, Seen: span(s.now.Sub(m.Seen)) + " ago",
 			Holds: count(len(m.Held)), Idle: count(len(m.Idle)), Leaving: count(len(m.Leaving)), Most: "no limit", Serves: strings.Join(m.Types, ", ")}
 		if most > 0 {
 			row.Share = min(100*len(m.Held)/most, 100)
@@ -133,13 +132,12 @@ type lockRow struct {
 	Damaged        string
 }
 
-type holderRow struct{ Who, Instance, Lease, Why, Kind, Asked string }
+type holderRow struct{ Who, Lease, Why, Kind, Asked string }
 
 type locksData struct {
 	Action, Query string
 	All           bool
 	Rows          []lockRow
-	Found         int
 	Pager         pager
 	Held, Free    string
 	HeldLink      string
@@ -173,7 +171,7 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 			found = append(found, l)
 		}
 	}
-	d.Held, d.Free, d.Found = count(held), count(free), len(found)
+	d.Held, d.Free = count(held), count(free)
 	link := func(all bool, page int) string {
 		v := url.Values{}
 		if d.Query != "" {
@@ -246,7 +244,7 @@ func (u *UI) lockRow(l lock.Record, s *snapshot) lockRow {
 }
 
 func holderOf(h lock.Hold) holderRow {
-	row := holderRow{Who: fmt.Sprintf("%s pid %d", h.Owner.Host, h.Owner.PID), Instance: h.Owner.Instance, Lease: span(h.Lease), Why: h.Why, Asked: h.Asked, Kind: "alone"}
+	row := holderRow{Who: fmt.Sprintf("%s pid %d", h.Owner.Host, h.Owner.PID), Lease: span(h.Lease), Why: h.Why, Asked: h.Asked, Kind: "alone"}
 	if h.Permits > 0 {
 		row.Kind = fmt.Sprintf("one of at most %s", count(h.Permits))
 	}

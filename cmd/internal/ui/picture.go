@@ -39,7 +39,7 @@ func (u *UI) chain(ctx context.Context, t *typeState) (f files, missing string) 
 	if t.file.there && t.file.Place != "" && t.file.Place != o.Place {
 		there = fmt.Sprintf("The file is at %s, and this program reads %s. Start it there to see the file: with --dir on that host, or with --store.", t.file.Place, o.Place)
 	}
-	chain, err := storage.ReadChain(o.fs(ctx), o.Dir, t.name)
+	chain, err := storage.ReadChain(o.FS(ctx), o.Dir, t.name)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return f, fmt.Sprintf("Cannot read %s: %s", here, u.clean(err))
@@ -93,7 +93,6 @@ type fileBar struct {
 	Ticks             []barTick
 	Status            string
 	ScanLink          string
-	Running           bool
 }
 
 type barPart struct{ X, W, Class, Title string }
@@ -128,7 +127,7 @@ func (u *UI) picture(ctx context.Context, t *typeState, f files, missing string,
 	for i, l := range shown {
 		last := i == len(shown)-1
 		bar := fileBar{Name: base(l.Path), Range: indexes(l.First, l.Next)}
-		info, err := u.o.Files.fs(ctx).Stat(l.Path)
+		info, err := u.o.Files.FS(ctx).Stat(l.Path)
 		if err != nil {
 			bar.Status = "cannot be read: " + u.clean(err)
 			p.Bars = append(p.Bars, bar)
@@ -138,7 +137,7 @@ func (u *UI) picture(ctx context.Context, t *typeState, f files, missing string,
 		c := u.scans.look(l.Path, info.Size, asked && last)
 		switch {
 		case c.running && c.report == nil:
-			bar.Status, bar.Running = fmt.Sprintf("reading it, %d %%", c.share), true
+			bar.Status = fmt.Sprintf("reading it, %d %%", c.share)
 		case c.err != nil:
 			bar.Status = "cannot be read: " + u.clean(c.err)
 		case c.report == nil && last:

@@ -21,7 +21,6 @@ import (
 // recordRow is a record in a list, or in its place what cannot be read.
 type recordRow struct {
 	Index, Link, Time, ID, Epoch, Size, Preview string
-	Headers                                     int
 	Kind                                        string // what it is, if it is no ordinary message
 	Damage                                      string
 	Unsettled                                   bool // the registry does not know it yet
@@ -29,16 +28,15 @@ type recordRow struct {
 
 // recordsPage is a part of the list.
 type recordList struct {
-	rows  []recordRow
-	first uint64 // the index of the first row
-	next  uint64 // what to go on with
-	end   bool   // there is nothing behind it
+	rows []recordRow
+	next uint64 // what to go on with
+	end  bool   // there is nothing behind it
 }
 
 // each calls do with the records from an index on, or with what is wrong in the place of some, until it returns false. end tells whether
 // there are no more.
 func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.Record, error) bool) (end bool, err error) {
-	r, err := chain.Open(f.Chain, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index})
+	r, err := chain.Open(f.Chain, storage.ReaderOptions{FS: u.o.Files.FS(ctx), From: index})
 	if err != nil {
 		return false, err
 	}
@@ -68,7 +66,7 @@ func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.R
 
 // readRecords reads a part of the list.
 func (u *UI) readRecords(ctx context.Context, f files, index uint64, most int, t *typeState) (page recordList, err error) {
-	page.first, page.next = index, index
+	page.next = index
 	read := int64(0)
 	page.end, err = u.each(ctx, f, index, func(rec *storage.Record, wrong error) bool {
 		if len(page.rows) == most || read > pageLimit.Bytes {
@@ -88,7 +86,7 @@ func (u *UI) readRecords(ctx context.Context, f files, index uint64, most int, t
 
 func (u *UI) recordRow(rec *storage.Record, t *typeState) recordRow {
 	row := recordRow{Index: count(rec.Index), Link: u.link("types", t.name, "records", strconv.FormatUint(rec.Index, 10)), Time: date(rec.When()), ID: cli.IDText(rec.ID), Epoch: strconv.FormatUint(rec.Epoch, 10),
-		Size: size(int64(len(rec.Payload))), Headers: len(rec.Headers), Kind: kindText(rec.Kind), Unsettled: t.file.known && rec.Index >= t.file.DurableIndex}
+		Size: size(int64(len(rec.Payload))), Kind: kindText(rec.Kind), Unsettled: t.file.known && rec.Index >= t.file.DurableIndex}
 	if !u.o.HidePayloads || rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
 		row.Preview = preview(rec.Payload)
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -28,7 +29,7 @@ type scan struct {
 
 // scanner reads whole files in the background, one at a time, and keeps what it found.
 type scanner struct {
-	files   Files
+	files   chain.Files
 	unasked bool // small files are read without being asked to
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -39,7 +40,7 @@ type scanner struct {
 	busy  bool
 }
 
-func newScanner(f Files, unasked bool) *scanner {
+func newScanner(f chain.Files, unasked bool) *scanner {
 	s := &scanner{files: f, unasked: unasked, scans: map[string]*scan{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -90,7 +91,7 @@ func (s *scanner) forget() {
 
 func (s *scanner) read(c *scan, path string, size int64) {
 	began := time.Now()
-	report, err := storage.Verify(s.ctx, path, storage.VerifyOptions{FS: s.files.fs(s.ctx), Progress: func(done, total int64) {
+	report, err := storage.Verify(s.ctx, path, storage.VerifyOptions{FS: s.files.FS(s.ctx), Progress: func(done, total int64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.share = int(100 * done / max(total, 1))

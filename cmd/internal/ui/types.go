@@ -168,10 +168,9 @@ type typesData struct {
 	Sorts        []option
 	States       []option
 	Rows         []typeRow
-	Found, All   int
+	All          int
 	Pager        pager
 	Totals       []total
-	Seen         string
 }
 
 type option struct {
@@ -264,7 +263,7 @@ func (f *typesFound) totals(workers int) []total {
 
 func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	q := r.URL.Query()
-	d := &typesData{Action: u.link("types"), Query: q.Get("q"), State: q.Get("state"), All: len(s.types), Seen: clock(s.at)}
+	d := &typesData{Action: u.link("types"), Query: q.Get("q"), State: q.Get("state"), All: len(s.types)}
 	state := slices.IndexFunc(typeStates, func(f typeFilter) bool { return f.value == d.State })
 	sorted := slices.IndexFunc(typeSorts, func(f typeOrder) bool { return f.value == q.Get("sort") })
 	if state < 0 || sorted < 0 {
@@ -299,7 +298,6 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	for k, f := range typeSorts {
 		d.Sorts = append(d.Sorts, option{Value: f.value, Name: f.name, Chosen: k == sorted})
 	}
-	d.Found = len(found.types)
 	var shown []*typeState
 	shown, d.Pager = pageOf(found.types, page, func(page int) string {
 		if page == 1 {

@@ -18,11 +18,11 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
-	"github.com/fencepost/fencepost/storage"
 	"github.com/rs/zerolog"
 )
 
@@ -40,7 +40,7 @@ const (
 // Options of a UI.
 type Options struct {
 	Backend      *fencepost.Backend
-	Files        Files
+	Files        chain.Files
 	BasePath     string // what stands before all paths, as in /fencepost; "" is none
 	HidePayloads bool
 	Write        bool     // there are actions on the pages
@@ -436,19 +436,4 @@ func (u *UI) slowly(make maker) maker {
 		defer done()
 		return make(r, s)
 	}
-}
-
-// Files says where the files are that can be shown.
-type Files struct {
-	Until func(context.Context) storage.FS // of a store; nil: the operating system's
-	Dir   string
-	Place string // as workers tell it to the registry
-	Name  string // of a store, for people; "" is a directory
-}
-
-func (f Files) fs(ctx context.Context) storage.FS {
-	if f.Until == nil {
-		return storage.OS()
-	}
-	return f.Until(ctx)
 }

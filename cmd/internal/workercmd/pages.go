@@ -44,7 +44,7 @@ func (f *pagesFlags) check(cmd *cobra.Command, listen string) error {
 
 // open has the server answer with pages, until they are closed. place is the store, nil where the files are in a directory.
 func (f *pagesFlags) open(answers *ops.Server, b *fencepost.Backend, dir string, place *store.Place, log zerolog.Logger) (closes func()) {
-	pages := ui.New(ui.Options{Backend: b, Files: store.FilesOfPages(place, dir), BasePath: f.BasePath, HidePayloads: f.HidePayloads, Refresh: pagesRefresh, CountUpTo: backlog.DefaultMax,
+	pages := ui.New(ui.Options{Backend: b, Files: store.FilesOf(place, dir), BasePath: f.BasePath, HidePayloads: f.HidePayloads, Refresh: pagesRefresh, CountUpTo: backlog.DefaultMax,
 		Access: f.Access, Log: log, Frugal: true, ReadOnly: "The pages of a worker are read-only. To act, use those of fencepost ui --write."})
 	answers.Show(pages.Handler())
 	return pages.Close

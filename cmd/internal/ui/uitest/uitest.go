@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
@@ -235,7 +236,7 @@ func (e *Estate) Grow(t testing.TB, records int) {
 
 // Options are those of a UI of the estate.
 func (e *Estate) Options() ui.Options {
-	return ui.Options{Backend: e.Backend, Files: ui.Files{Dir: e.Dir, Place: e.Place}, Refresh: 500 * time.Millisecond, CountUpTo: 10_000, Log: zerolog.Nop()}
+	return ui.Options{Backend: e.Backend, Files: chain.Files{Dir: e.Dir, Place: e.Place}, Refresh: 500 * time.Millisecond, CountUpTo: 10_000, Log: zerolog.Nop()}
 }
 
 // File is the path of the newest file of orders.
