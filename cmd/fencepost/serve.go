@@ -86,7 +86,7 @@ Files of tokens and certificates are read again when they have changed.`,
 	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting, with a request that it sends or an answer that it takes")
 	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long requests under way are waited for at the end")
 	fl.DurationVar(&f.connect, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
-	fl.IntVar(&f.mostConnections, "max-connections", 256, "connections at a time")
+	fl.IntVar(&f.mostConnections, "max-connections", 256, "requests in progress at a time; a few connections more are kept for probes")
 	fl.IntVar(&f.mostUp, "count-up-to", backlog.DefaultMax, "count at most this many messages of a type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
