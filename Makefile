@@ -153,8 +153,8 @@ ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveFo
 ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
 ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
-ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReadersSay
-FORLONG := TestNobodyWaitsForWhatWasPurged|TestAPoolHelpsOneThatIsStuck|TestPoolsThatDrainForLong|TestManyTypesOfADeadReplica|TestTypesThatOthersHoldAreLeftAlone
+ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReadersSay|TestCheckpointOfVeryManyBatches
+FORLONG := TestNobodyWaitsForWhatWasPurged|TestAPoolHelpsOneThatIsStuck|TestPoolsThatDrainForLong|TestManyTypesOfADeadReplica|TestTypesOfADeadReplicaInACrowd|TestTypesThatOthersHoldAreLeftAlone
 FORLONG := $(FORLONG)|TestMessagesAreFoundWithoutNotifications|TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted|TestStatusTellsWhatIsStuck
 FORLONG := $(FORLONG)|TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue|TestManySpoiledMessagesAreCounted|TestBatchThatIsTooLargeByItsHeaders
 # Packages that run at the same time: one more than there are processors, as most of them wait for much of their time.

@@ -367,7 +367,8 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		if p.cfg.UntilEmpty {
 			return false
 		}
-		if all := p.book.allRefused(p.cfg.Types); all != nil {
+		// A lock record that cannot be used is removed while workers run.
+		if all := p.book.allRefused(p.cfg.Types); all != nil && !errors.Is(err, lock.ErrDamaged) {
 			giveUp(all)
 			return false
 		}

@@ -951,6 +951,15 @@ func TestLocksThatCannotBeUsed(t *testing.T) {
 		r.complete("bad")
 		p.stop()
 
+		errs.Store("bad", damaged)
+		p = r.start(func(c *Config) { c.Types = []string{"bad"} })
+		r.publish("bad", 1)
+		time.Sleep(time.Minute)
+		errs.Delete("bad")
+		time.Sleep(time.Minute)
+		r.complete("bad")
+		p.stop()
+
 		errs.Store("bad", denied)
 		errs.Store("good", denied)
 		r.publish("bad", 1)
