@@ -195,34 +195,10 @@ func (a *Audit) Producers() []*Producer {
 	return ps
 }
 
-// find returns the place of the first range that ends at n or later, and whether n is in it.
-func (p *Producer) find(n uint64) (i int, in bool) {
-	i, _ = slices.BinarySearchFunc(p.Ranges, n, func(r Range, n uint64) int { return cmp.Compare(r.To, n) })
-	return i, i < len(p.Ranges) && p.Ranges[i].From <= n
-}
-
 func (p *Producer) has(n uint64) bool {
-	_, in := p.find(n)
+	_, in := ledger.Find(p.Ranges, n)
 	return in
 }
 
 // add adds n to the ranges.
-func (p *Producer) add(n uint64) {
-	i, in := p.find(n)
-	if in {
-		return
-	}
-	before := i > 0 && p.Ranges[i-1].To+1 == n
-	behind := i < len(p.Ranges) && p.Ranges[i].From == n+1
-	switch {
-	case before && behind:
-		p.Ranges[i-1].To = p.Ranges[i].To
-		p.Ranges = slices.Delete(p.Ranges, i, i+1)
-	case before:
-		p.Ranges[i-1].To = n
-	case behind:
-		p.Ranges[i].From = n
-	default:
-		p.Ranges = slices.Insert(p.Ranges, i, Range{n, n})
-	}
-}
+func (p *Producer) add(n uint64) { p.Ranges = ledger.With(p.Ranges, n) }

@@ -151,21 +151,33 @@ func careful(t *testing.T, q marks, instance string) *poison {
 	return nil
 }
 
-// A pool whose session lost its lock while it had a message by itself knows that its process lives. Another pool does not.
-func TestALostLockIsNoDeathForItsPool(t *testing.T) {
+// onlyMessage returns a queue with one message, and its ID.
+func onlyMessage(t *testing.T) (*queuetest.Memory, queue.ID) {
+	t.Helper()
 	m := *message(1, 1)
 	m.Type = typ
+	q := queuetest.NewMemory()
+	if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	return q, m.ID
+}
+
+// trying has a session hand over a message.
+func trying(t *testing.T, p *poison, id queue.ID) *poison {
+	t.Helper()
+	if err := p.trying(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A pool whose session lost its lock while it had a message by itself knows that its process lives. Another pool does not.
+func TestALostLockIsNoDeathForItsPool(t *testing.T) {
 	for successor, deaths := range map[string]int{"a": 0, "b": 1} {
-		q := queuetest.NewMemory()
-		if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
-			t.Fatal(err)
-		}
-		p := careful(t, q, "a")
-		if err := p.trying(t.Context(), m.ID); err != nil {
-			t.Fatal(err)
-		}
-		p.end(lock.ErrLost)
-		if n, _ := careful(t, q, successor).killer(m.ID); n != deaths {
+		q, id := onlyMessage(t)
+		trying(t, careful(t, q, "a"), id).end(lock.ErrLost)
+		if n, _ := careful(t, q, successor).killer(id); n != deaths {
 			t.Errorf("%q counts %d deaths of %q", successor, n, "a")
 		}
 	}
@@ -173,36 +185,20 @@ func TestALostLockIsNoDeathForItsPool(t *testing.T) {
 
 // A message whose handler has returned an error has killed nobody, also if something else kills the process in the pause before the next attempt.
 func TestAMessageThatFailsIsNotBlamedForADeath(t *testing.T) {
-	m := *message(1, 1)
-	m.Type = typ
-	q := queuetest.NewMemory()
-	if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
-		t.Fatal(err)
-	}
-	p := careful(t, q, "a")
-	if err := p.trying(t.Context(), m.ID); err != nil {
-		t.Fatal(err)
-	}
-	p.returned(t.Context(), 0)
-	if n, _ := careful(t, q, "b").killer(m.ID); n != 0 {
+	q, id := onlyMessage(t)
+	trying(t, careful(t, q, "a"), id).returned(t.Context(), 0)
+	if n, _ := careful(t, q, "b").killer(id); n != 0 {
 		t.Errorf("%d deaths were noted", n)
 	}
 }
 
 // A session that was fenced has a successor, whose mark it leaves as it is.
 func TestFencedSessionLeavesTheMarkOfItsSuccessor(t *testing.T) {
-	m := *message(1, 1)
-	m.Type = typ
-	q := queuetest.NewMemory()
-	if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
-		t.Fatal(err)
-	}
+	q, id := onlyMessage(t)
 	fenced, successor := careful(t, q, "a"), careful(t, q, "b")
-	if err := successor.trying(t.Context(), m.ID); err != nil {
-		t.Fatal(err)
-	}
+	trying(t, successor, id)
 	fenced.end(fmt.Errorf("the handler: %w", ErrFenced))
-	if n, _ := careful(t, q, "c").killer(m.ID); n != 1 {
+	if n, _ := careful(t, q, "c").killer(id); n != 1 {
 		t.Errorf("%d deaths of the successor were noted", n)
 	}
 }

@@ -27,7 +27,7 @@ var workerRules = []rule{
 	{file: "worker/internal/ledger/state.go", rule: "ID times never decrease within a producer", how: "checkpoints go without", in: "worker", tests: "TestReusedNumberIsPutAsideAndNeverTakenForACopy",
 		old: `b = binary.AppendUvarint(b, uint64(e.at))`, new: `b = binary.AppendUvarint(b, 0)`},
 	{file: "worker/internal/ledger/state_decode.go", rule: "ranges in a state are ascending, and end where their producer does", tests: "TestRangesThatNoWorkerWrites",
-		old: `if d.err == nil && (s.from > s.to ||`, new: `if false && (s.from > s.to ||`},
+		old: `if d.err == nil && (s.From > s.To ||`, new: `if false && (s.From > s.To ||`},
 	{file: "worker/internal/ledger/ledger.go", rule: "a number that was skipped has no message in the file", in: "worker", tests: "TestSkippedMessageIsBuriedByTheNextHolder|TestMessageThatWasPutAsideIsPutAsideAgain",
 		old: `case entry.isSkipped(n):`, new: `case false:`},
 	{file: "worker/internal/ledger/state.go", rule: "a number that was skipped has no message in the file", how: "checkpoints go without", in: "worker", tests: "TestMessageThatWasPutAsideIsPutAsideAgain",

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -97,17 +98,9 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 		if e.due, err = time.Parse(time.RFC3339Nano, due); err != nil {
 			return nil, malformed("write it as in 2026-01-31T15:04:05Z", "%s is not a time", headerDue)
 		}
-		e.due = notZero(e.due)
+		e.due = cli.Since1970(e.due)
 	}
 	return e, nil
-}
-
-// notZero is a time as a due time: the zero time is none.
-func notZero(t time.Time) time.Time {
-	if epoch := time.UnixMilli(0); t.Before(epoch) {
-		return epoch
-	}
-	return t
 }
 
 // newMessage returns a message without payload, with what the head of the request says. line is 0 in a request with one message.
@@ -265,7 +258,7 @@ func messageLine(line []byte, m *queue.Message) error {
 	}
 	m.Headers = withHeaders(m.Headers, l.Headers)
 	if !l.Due.IsZero() {
-		m.Due = notZero(l.Due)
+		m.Due = cli.Since1970(l.Due)
 	}
 	return nil
 }

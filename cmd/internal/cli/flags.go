@@ -252,7 +252,15 @@ func (m *Moment) String() string {
 }
 func (m *Moment) Type() string { return "time" }
 
-// Set parses a time. One before 1970 becomes 1970: nothing is that old, and the zero time is none.
+// Since1970 returns t, or the beginning of 1970 if that is later: nothing is older, and the zero time is none.
+func Since1970(t time.Time) time.Time {
+	if epoch := time.UnixMilli(0); t.Before(epoch) {
+		return epoch
+	}
+	return t
+}
+
+// Set parses a time.
 func (m *Moment) Set(v string) error {
 	t, err := time.Parse(time.RFC3339Nano, v)
 	if err != nil {
@@ -261,9 +269,7 @@ func (m *Moment) Set(v string) error {
 	if err != nil {
 		return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z, 2026-01-31T15:04:05+01:00 or 2026-01-31 (UTC)", v)
 	}
-	if m.Time = t; t.Before(time.UnixMilli(0)) {
-		m.Time = time.UnixMilli(0)
-	}
+	m.Time = Since1970(t)
 	return nil
 }
 

@@ -47,7 +47,7 @@ func (d *Delayed) Has(id queue.ID) bool {
 	if e == nil {
 		return false
 	}
-	_, has := find(e.ns, id.N())
+	_, has := Find(e.ns, id.N())
 	return has
 }
 
@@ -68,7 +68,7 @@ func (d *Delayed) Record(id queue.ID, seenAt int64) {
 	}
 	e.heard(seenAt)
 	before := len(e.ns)
-	e.ns = with(e.ns, id.N())
+	e.ns = With(e.ns, id.N())
 	d.spans += len(e.ns) - before
 	d.grown += max(len(e.ns)-before, 0)
 }

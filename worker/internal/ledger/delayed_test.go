@@ -18,18 +18,18 @@ func TestSpans(t *testing.T) {
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
 			n := rapid.Uint64Range(1, 20).Draw(t, "n")
 			if rapid.Bool().Draw(t, "add") {
-				spans, want[n] = with(spans, n), true
+				spans, want[n] = With(spans, n), true
 			} else {
 				spans = without(spans, n)
 				delete(want, n)
 			}
 			for n := range uint64(22) {
-				if _, in := find(spans, n); in != want[n] {
+				if _, in := Find(spans, n); in != want[n] {
 					t.Fatalf("%v has %d: %v", spans, n, in)
 				}
 			}
 			for i := 1; i < len(spans); i++ {
-				if spans[i].from <= spans[i-1].to+1 || spans[i].from > spans[i].to {
+				if spans[i].From <= spans[i-1].To+1 || spans[i].From > spans[i].To {
 					t.Fatalf("%v is not ascending, or not joined", spans)
 				}
 			}

@@ -57,7 +57,7 @@ func (l *Ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 func (l *Ledger) holdIncomplete(producer uint64, id queue.ID) {
 	h := l.holdAny(l.held, producer, id)
 	h.late = l.Now().Sub(h.since) >= l.GapTimeout
-	h.incomplete = with(h.incomplete, id.N())
+	h.incomplete = With(h.incomplete, id.N())
 	l.held[producer] = h
 }
 

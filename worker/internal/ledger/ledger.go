@@ -264,7 +264,7 @@ func (l *Ledger) recordSkipped(id queue.ID) {
 		return
 	}
 	l.skipped -= len(e.skipped)
-	e.skipped = with(e.skipped, id.N())
+	e.skipped = With(e.skipped, id.N())
 	l.skipped += len(e.skipped)
 	l.grown++
 }
@@ -277,13 +277,13 @@ func (l *Ledger) hear(e *producerEntry) {
 
 // isMissing tells whether n is inside a declared gap: no message with it is in the file.
 func (e *producerEntry) isMissing(n uint64) bool {
-	_, missing := find(e.missing, n)
+	_, missing := Find(e.missing, n)
 	return missing
 }
 
 // isSkipped tells whether the file has a skip entry for n, and so no message.
 func (e *producerEntry) isSkipped(n uint64) bool {
-	_, skipped := find(e.skipped, n)
+	_, skipped := Find(e.skipped, n)
 	return skipped
 }
 
@@ -366,7 +366,7 @@ type Gap struct {
 }
 
 // LastGap returns the gap of the last AppendAfterGap.
-func (l *Ledger) LastGap() Gap { return Gap{l.gap.to - l.gap.from + 1 - l.inGap, l.inGap} }
+func (l *Ledger) LastGap() Gap { return Gap{l.gap.To - l.gap.From + 1 - l.inGap, l.inGap} }
 
 func (g Gap) String() string {
 	switch {

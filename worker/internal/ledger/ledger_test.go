@@ -327,7 +327,7 @@ func TestSkippedNumbersAreBounded(t *testing.T) {
 	if silent, next, last := len(l.last[0].skipped), len(l.last[1].skipped), len(l.last[2].skipped); l.skipped != 75 || silent != 8 || next != 34 || last != 33 {
 		t.Errorf("%d ranges are left: %d, %d and %d", l.skipped, silent, next, last)
 	}
-	if first := l.last[0].skipped[0].from; first != 53 {
+	if first := l.last[0].skipped[0].From; first != 53 {
 		t.Errorf("the earliest number that is left is %d", first)
 	}
 	for producer := range uint64(2) {

@@ -72,8 +72,8 @@ func (e *looseEntry) producer() *producerEntry {
 func appendSpans(b []byte, spans []span) []byte {
 	b = binary.AppendUvarint(b, uint64(len(spans)))
 	for _, s := range spans {
-		b = binary.AppendUvarint(b, s.from)
-		b = binary.AppendUvarint(b, s.to)
+		b = binary.AppendUvarint(b, s.From)
+		b = binary.AppendUvarint(b, s.To)
 	}
 	return b
 }

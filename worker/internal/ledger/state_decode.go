@@ -200,10 +200,10 @@ func (d *stateDecoder) spans(most uint64) []span {
 	behind := uint64(0)
 	for i := range out {
 		s := span{d.uvarint(), d.uvarint()}
-		if d.err == nil && (s.from > s.to || s.from <= behind && i > 0 || s.to > most) {
-			d.err = fmt.Errorf("%w: a range from %d to %d, behind %d and up to %d", ErrState, s.from, s.to, behind, most)
+		if d.err == nil && (s.From > s.To || s.From <= behind && i > 0 || s.To > most) {
+			d.err = fmt.Errorf("%w: a range from %d to %d, behind %d and up to %d", ErrState, s.From, s.To, behind, most)
 		}
-		out[i], behind = s, s.to
+		out[i], behind = s, s.To
 	}
 	if d.err != nil {
 		return nil
