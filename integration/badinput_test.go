@@ -108,6 +108,8 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 		{"fencepost types purge x --yes --before yesterday", []string{"yesterday", "2026-01-31"}},
 		{"fencepost types purge x --yes --older -1h", []string{"--older"}},
 		{"fencepost types purge x --yes --older 1h --before 2026-01-31", []string{"cannot be combined"}},
+		{"fencepost types purge x --yes", []string{"by ID", "--older", "--all"}}, // as in: types purge x $ID --yes
+		{"fencepost types purge x --yes --all --foreign", []string{"cannot be combined"}},
 		{"fencepost types peek", []string{"TYPE"}},
 		{"fencepost types peek X", []string{"a-z"}},
 		{"fencepost types peek x --from 12", []string{"--from", "12"}},

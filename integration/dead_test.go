@@ -148,7 +148,7 @@ func TestOneCommandAtATime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--yes"},
+		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--all", "--yes"},
 			{"types", "purge", "orders", "--foreign", "--yes"}}
 		for _, c := range commands {
 			for _, wait := range []string{"0", "50ms"} {
@@ -159,7 +159,7 @@ func TestOneCommandAtATime(t *testing.T) {
 		for _, c := range commands[:3] {
 			mustRun(t, nil, "fencepost", append(c[:2:2], "--all", "--dry-run", "--url", b.url)...)
 		}
-		mustRun(t, nil, "fencepost", "types", "purge", "orders", "--dry-run", "--url", b.url)
+		mustRun(t, nil, "fencepost", "types", "purge", "orders", "--all", "--dry-run", "--url", b.url)
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ var argumentsOf = map[string]string{
 	"fencepost types limit":       "t --max-backlog 5",
 	"fencepost types pause":       "t",
 	"fencepost types peek":        "t",
-	"fencepost types purge":       "t --yes",
+	"fencepost types purge":       "t --all --yes",
 	"fencepost types resume":      "t",
 	"fencepost types show":        "t",
 	"fencepost doctor":            "",

@@ -120,7 +120,7 @@ func allPayloads(t *testing.T, b backend) []string {
 // TestStoppedCommandsSaySo: a command that waits for its server ends on SIGTERM, with the exit code for that, and does not take the
 // end for something that it has found.
 func TestStoppedCommandsSaySo(t *testing.T) {
-	for _, args := range []string{"doctor", "setup --check", "top", "types ls", "types show t", "types peek t", "types purge t --yes", "locks ls", "locks watch",
+	for _, args := range []string{"doctor", "setup --check", "top", "types ls", "types show t", "types peek t", "types purge t --all --yes", "locks ls", "locks watch",
 		"dead ls", "dead requeue --all", "scheduled ls", "scheduled rm --all"} {
 		t.Run(args, func(t *testing.T) {
 			silent, err := net.Listen("tcp", "127.0.0.1:0")

@@ -172,7 +172,7 @@ func TestNothingStoredSpeaksToTheTerminal(t *testing.T) {
 			{"fencepost types peek orders", true},
 			{"fencepost types peek spoiled", true},
 			{"fencepost types peek orders --foreign", inMongo}, // else it is hexadecimal
-			{"fencepost types purge orders --yes --wait 0", true},
+			{"fencepost types purge orders --all --yes --wait 0", true},
 			{"fencepost top --once", true},
 			{"fencepost dead ls", true},
 			{"fencepost dead show " + letter, true},

@@ -24,7 +24,7 @@ func TestTypesControls(t *testing.T) {
 		if r := publish("a\nb\nc\n", "--header", "k=v w"); r.code != 0 {
 			t.Fatal(r)
 		}
-		for _, args := range [][]string{{"pause", "ordrs"}, {"resume", "audit"}, {"limit", "audit", "--max-backlog", "1"}, {"pause", "x*"}, {"peek", "audit"}, {"purge", "audit", "--yes"}} {
+		for _, args := range [][]string{{"pause", "ordrs"}, {"resume", "audit"}, {"limit", "audit", "--max-backlog", "1"}, {"pause", "x*"}, {"peek", "audit"}, {"purge", "audit", "--all", "--yes"}} {
 			refused(t, run(t, nil, "fencepost", types(args...)...), nothing, "fencepost types ls")
 		}
 		says("later: publish paused", "pause", "later", "--publish", "--create")
@@ -80,11 +80,11 @@ func TestTypesControls(t *testing.T) {
 		}
 
 		// Purging.
-		says("purged=0 matching=6 bytes=6 ", "purge", "orders", "--dry-run")
+		says("purged=0 matching=6 bytes=6 ", "purge", "orders", "--all", "--dry-run")
 		refused(t, run(t, nil, "fencepost", types("purge", "orders", "--older", "10h", "--yes")...), nothing, "no pending message")
 		refused(t, run(t, nil, "fencepost", types("purge", "orders", "--before", "2020-01-31", "--yes")...), nothing, "no pending message")
 		says("purged=6 bytes=6", "purge", "orders", "--before", "2100-01-31T15:04:05Z", "--yes")
-		refused(t, run(t, nil, "fencepost", types("purge", "orders", "--yes")...), nothing, "no pending message")
+		refused(t, run(t, nil, "fencepost", types("purge", "orders", "--all", "--yes")...), nothing, "no pending message")
 		refused(t, run(t, nil, "fencepost", types("peek", "orders")...), nothing, "nothing is pending")
 	})
 }

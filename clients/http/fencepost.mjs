@@ -14,6 +14,7 @@ export class Fencepost {
   // url is that of fencepost serve. repeatFor is how long a publish is repeated, in milliseconds.
   constructor(url, { token = "", repeatFor = 600_000 } = {}) {
     const request = new Request(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if one of them cannot be used
+    if (!/^https?:/.test(request.url)) throw new TypeError(`the URL has to begin with http:// or https://, as in http://${url}`);
     this.url = request.url.replace(/\/$/, "");
     this.headers = request.headers;
     this.repeatFor = repeatFor;
@@ -73,12 +74,17 @@ function utf8(text) {
   return Buffer.from(String(text)).toString("latin1");
 }
 
-// Returns what the server says is wrong. Throws if not the server has answered, but something in front of it.
+// Statuses of something in front of fencepost serve, or of its HTTP library, that another attempt would get again.
+const refusals = [400, 411, 413, 414, 421, 431];
+
+// Returns what is wrong. Throws if something in front of the server has answered, and may let a later request through.
 async function problemOf(answer) {
   const body = await answer.text();
   const problem = answer.headers.get("Content-Type")?.startsWith("application/problem+json") ? JSON.parse(body) : {};
-  if (!problem.code) throw new Error(`status ${answer.status} of something in front of it`);
-  return new Problem(problem);
+  if (problem.code) return new Problem(problem);
+  const detail = `status ${answer.status}, not of fencepost serve: ${body.trim().slice(0, 200)}`;
+  if (!refusals.includes(answer.status)) throw new Error(detail);
+  return new Problem({ status: answer.status, code: "refused", detail, remedy: "correct the URL or the request, or the proxy that refuses it" });
 }
 
 // Yields the server-sent events of a body.

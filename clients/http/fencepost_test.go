@@ -95,6 +95,8 @@ func TestOutcome(t *testing.T) {
 		{"no answer for too long", "unknown_outcome", []answer{problem(503, "unavailable", 1), lost}},
 		{"a gateway", "i", []answer{gateway, {502, "text/html", "<p>"}, {500, "application/problem+json", `{"title":"of a gateway"}`}, stored}},
 		{"a gateway, then refused", "unknown_outcome", []answer{gateway, problem(409, "paused", 60)}},
+		{"refused by a gateway", "refused", []answer{{413, "text/html", "<h1>"}}},
+		{"no answer, then refused by a gateway", "unknown_outcome", []answer{lost, {431, "text/plain", "too large"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -152,6 +154,7 @@ func TestBadInputThrowsAtOnce(t *testing.T) {
 	got := node(t, url, `
 		const tries = [
 			() => new Fencepost("127.0.0.1"),
+			() => new Fencepost("localhost:9096"),
 			() => new Fencepost("http://user:password@127.0.0.1"),
 			() => new Fencepost(url, { token: "fpt_\nx" }),
 			() => new Fencepost(url).publish("orders", "x", { headers: { "a name": "x" } }),
@@ -162,7 +165,7 @@ func TestBadInputThrowsAtOnce(t *testing.T) {
 		for (const one of tries) {
 			try { await one(); console.log("no error"); } catch (error) { console.log(outcome(error), now); }
 		}`)
-	if want := strings.TrimSpace(strings.Repeat("TypeError 0\n", 7)); got != want || requests.Load() != 0 {
+	if want := strings.TrimSpace(strings.Repeat("TypeError 0\n", 8)); got != want || requests.Load() != 0 {
 		t.Errorf("%d requests, and\n%s", requests.Load(), got)
 	}
 }

@@ -185,6 +185,18 @@ func withJSON(args string) []string {
 	return strings.Fields(args)
 }
 
+// A list of IDs that turned out empty, as $IDS of a shell may be, is not all messages.
+func TestPurgeOfNothingNamed(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "orders", "one")
+	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--yes"); code != cli.ExitUsage || !strings.Contains(errs, "--all") {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
+	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--all", "--yes"); code != 0 || out != "purged=1 bytes=3\n" {
+		t.Errorf("%d, %s%s", code, out, errs)
+	}
+}
+
 // No time that somebody gives means none.
 func TestPurgeBeforeTheFirstYear(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
@@ -194,7 +206,7 @@ func TestPurgeBeforeTheFirstYear(t *testing.T) {
 			t.Errorf("--before %s: %d, %s%s", before, code, out, errs)
 		}
 	}
-	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--yes"); code != 0 || out != "purged=1 bytes=3\n" {
+	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--all", "--yes"); code != 0 || out != "purged=1 bytes=3\n" {
 		t.Errorf("%d, %s%s", code, out, errs)
 	}
 }

@@ -180,15 +180,14 @@ in two seconds. The server counts that many index entries to compare, so do not 
 }
 
 func typesPurgeCommand() *cobra.Command {
-	var dryRun, yes bool
+	var dryRun, yes, all, foreign bool
 	var turn adminFlags
 	var before cli.Moment
 	var older time.Duration
-	var foreign bool
 	cmd := &cobra.Command{
-		Use:   "purge TYPE [ID…] (--dry-run | --yes)",
+		Use:   "purge TYPE (ID… | --before TIME | --older AGE | --all | --foreign) (--dry-run | --yes)",
 		Short: "Remove pending messages for good",
-		Long: `Purge removes the pending messages of a type: all, those published --before a time or longer ago than --older, or those that are named.
+		Long: `Purge removes pending messages of a type: those that are named, those published --before a time or longer ago than --older, or --all.
 Messages that are published while it runs stay, and so do the messages in the file. With --foreign it removes no messages, but what
 another program stored under keys that hold no message ID; types peek --foreign lists those keys.
 
@@ -199,7 +198,7 @@ resume.
 ` + adminHelp + `
 
 The last line of the output is purged=… bytes=…; exit code 4 if nothing matched.`,
-		Example: `  fencepost types purge orders --dry-run
+		Example: `  fencepost types purge orders --all --dry-run
   fencepost types purge orders 065svpgc20000000000001o00000001a --yes
   fencepost types purge orders --foreign --dry-run
   fencepost types purge orders --older 24h --yes`,
@@ -210,6 +209,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.Flags().Var(&before, "before", "only messages published before this time, as in 2026-01-31T15:04:05Z")
 	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this, as in 24h")
+	cmd.Flags().BoolVar(&all, "all", false, "all messages")
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -232,7 +232,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		if err := queue.ValidateType(typ); err != nil {
 			return err
 		}
-		ids, err := parsePurge(args[1:], foreign, older > 0 || !before.IsZero())
+		ids, err := parsePurge(args[1:], foreign, all, older > 0 || !before.IsZero())
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -196,8 +195,8 @@ func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ
 	return nil
 }
 
-// parsePurge reads the arguments of types purge behind the type.
-func parsePurge(args []string, foreign, bounded bool) (ids []queue.ID, err error) {
+// parsePurge reads the arguments of types purge behind the type, and checks that there is one choice: IDs, or one of the flags.
+func parsePurge(args []string, flags ...bool) (ids []queue.ID, err error) {
 	for _, arg := range args {
 		id, err := queue.ParseID(arg)
 		if err != nil {
@@ -207,8 +206,18 @@ func parsePurge(args []string, foreign, bounded bool) (ids []queue.ID, err error
 			ids = append(ids, id)
 		}
 	}
-	if foreign && (bounded || len(ids) > 0) || bounded && len(ids) > 0 {
-		return nil, &cli.Error{Code: cli.ExitUsage, Err: errors.New("IDs, --foreign and --before or --older cannot be combined; use one of them")}
+	choices := 0
+	for _, chosen := range append(flags, len(ids) > 0) {
+		if chosen {
+			choices++
+		}
+	}
+	switch {
+	// rule: all messages go only by --all. No ID is also what an empty variable of a shell leaves behind.
+	case choices == 0:
+		return nil, cli.Usagef("choose the messages: by ID, --before, --older or --all, or --foreign for foreign keys")
+	case choices > 1:
+		return nil, cli.Usagef("IDs, --before or --older, --all and --foreign cannot be combined; use one of them")
 	}
 	return ids, nil
 }

@@ -309,6 +309,8 @@ var otherRules = []rule{
 		old: `place.Probe(ctx); err != nil {`, new: `place.Probe(ctx); err != nil && ctx.Err() != nil {`},
 	{file: "cmd/fencepost/selection.go", rule: "a type is chosen on the command line only", tests: "TestTypesOfAWorkerChooseNothing",
 		old: `!cli.OnCommandLine(`, new: `nil == (`},
+	{file: "cmd/fencepost/unfit.go", rule: "all messages go only by --all", tests: "TestPurgeOfNothingNamed",
+		old: `case choices == 0:`, new: `case choices < 0:`},
 	{file: "cmd/internal/store/store.go", rule: "a shared directory is never made", tests: "TestAddressesAreChecked",
 		old: `	case errors.Is(err, fs.ErrNotExist):`, new: `	case errors.Is(err, fs.ErrNotExist) && os.MkdirAll(dir, 0o750) == nil:
 		return nil
