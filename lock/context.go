@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// Re-entrant locks need to know that a caller already holds the lock. Goroutines have no identity
+// Re-entrant locks must recognize a caller that already holds the lock. Goroutines have no identity
 // for that, so here the context holds the locks: all code that is called with it is the same holder.
 
 // From returns the locks that ctx holds: their names and fencing tokens. A context holds the locks
 // of the [Locker.Do], [Set] or [Graph] that it comes from; [Locker.Acquire] does not change contexts.
-// Lost locks are left out. If ctx holds the same name in several stores, the token is that of the
+// Lost locks are omitted. If ctx holds the same name in several stores, the token is that of the
 // innermost.
 func From(ctx context.Context) map[string]int64 {
 	tokens := make(map[string]int64)
@@ -30,10 +30,10 @@ type holding struct {
 	lease *Lease
 
 	mu    sync.Mutex
-	users int // the last one to leave releases the lease; nobody joins after that
+	users int // the last one to leave releases the lease; after that join fails
 }
 
-// heldKey is the key under which a context has its holdings.
+// heldKey is the key under which a context carries its holdings.
 type heldKey struct{}
 
 // heldBy returns the holdings of ctx, outermost first.
@@ -61,7 +61,7 @@ func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, er
 }
 
 // join counts one more user, unless the lease is being released. If the lease is lost, join returns
-// that error: the work of this context runs without its lock, and acquiring a new one in the middle
+// that error: the work under this context runs without its lock, and acquiring a new one in the middle
 // would only hide that.
 func (h *holding) join(alone bool) (bool, error) {
 	h.mu.Lock()
@@ -74,7 +74,7 @@ func (h *holding) join(alone bool) (bool, error) {
 	}
 	if alone && h.lease.hold.Shared() {
 		return false, &InvalidError{What: "nested acquisition of lock", Value: quote(h.lease.Name()), Problem: "the context " +
-			"shares it with others and cannot have it alone: two who try that would wait for each other"}
+			"holds it shared and cannot make it exclusive: two holders that tried would wait for each other"}
 	}
 	h.users++
 	return true, nil

@@ -11,45 +11,46 @@ import (
 
 // Sentinels, for errors.Is.
 var (
-	// ErrHeld: somebody else holds the lock. See [HeldError].
+	// ErrHeld: the lock is held. See [HeldError].
 	ErrHeld = errors.New("lock is held")
 	// ErrLost: the lease ended without a release. See [LostError].
 	ErrLost = errors.New("lock was lost")
 	// ErrReleased: the lease was released. It is then the cause of [Lease.Context].
 	ErrReleased = errors.New("lock was released")
-	// ErrNotHeld: nobody holds the lock that an operator wants released.
+	// ErrNotHeld: the lock that an operator wants released is not held.
 	ErrNotHeld = errors.New("nobody holds the lock")
-	// ErrUnknown: the lock has no record: nobody has used this name, or not for weeks.
+	// ErrUnknown: the lock has no record: this name has never been used, or not for weeks.
 	ErrUnknown = errors.New("there is no lock of this name; check the spelling, or list the locks")
-	// ErrTooShort: the lease is held, but not for as long as [Lease.Check] asked.
+	// ErrTooShort: the lease is held, but for less time than [Lease.Check] requires.
 	ErrTooShort = errors.New("lease ends too soon")
 	// ErrInvalid: an argument is out of range. See [InvalidError].
 	ErrInvalid = errors.New("invalid lock argument")
 	// ErrUnavailable: the store did not answer. See [UnavailableError].
 	ErrUnavailable = errors.New("lock store is unavailable")
-	// ErrDamaged: the record of a lock cannot be read. See [DamagedError].
+	// ErrDamaged: the record of a lock cannot be decoded. See [DamagedError].
 	ErrDamaged = errors.New("lock record is damaged")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("locker is closed")
-	// ErrPermanent is in the chain of a [Store]'s error if a retry cannot help (no permission,
-	// wrong server) and it is certain that nothing was written.
+	// ErrPermanent is wrapped by a [Store]'s error if a retry cannot help (no permission, wrong
+	// server) and it is certain that nothing was written.
 	ErrPermanent = errors.New("permanent; do not retry")
 
 	errLeft    = errors.New("left behind")
 	errNotSent = errors.New("not sent")
 )
 
-// HeldError tells who holds a lock that could not be acquired. It is ErrHeld, and the context's error
-// if that ended the wait. Owner, Why and Lease are those of the holder, or of the first of several.
+// HeldError describes the holder of a lock that could not be acquired. It wraps ErrHeld, and the
+// context's error if that ended the wait. Owner, Why and Lease are those of the holder, or of the
+// first of several.
 type HeldError struct {
 	Name     string
 	Owner    Process
 	Why      string
 	Token    int64         // the last token of the record
 	Lease    time.Duration // the holder's
-	Observed time.Duration // how long this Locker has known this acquisition
+	Observed time.Duration // how long this Locker has observed this acquisition
 	Own      bool          // the holder is this Locker itself
-	Reserved bool          // nobody holds it, but Owner waits in the queue for it
+	Reserved bool          // the lock has room for the caller, but Owner is first in its queue
 	Cause    error         // the context's, nil if TryAcquire or WithWait gave up
 }
 
@@ -83,22 +84,22 @@ func (e *HeldError) Unwrap() []error {
 	return []error{ErrHeld, e.Cause}
 }
 
-// LostReason says how a lease was lost.
+// LostReason is why a lease was lost.
 type LostReason string
 
 const (
-	// LostExpired: no renewal was acknowledged in time. Perhaps nobody else has the lock yet.
+	// LostExpired: no renewal was acknowledged in time. The lock may not have been taken over yet.
 	LostExpired LostReason = "expired"
-	// LostGone: the record does not carry this lease any more: somebody took the lock over or
-	// deleted the record.
+	// LostGone: the record no longer has this lease: the lock was taken over, or the record was
+	// deleted.
 	LostGone LostReason = "taken away"
-	// LostForced: somebody released it by force ([Locker.ForceRelease]).
+	// LostForced: an operator released it by force ([Locker.ForceRelease]).
 	LostForced LostReason = "released by force"
 	// LostMaxHold: it was held for as long as [WithMaxHold] allows.
 	LostMaxHold LostReason = "held too long"
 )
 
-// LostError is the cause of [Lease.Context] after a loss. It is ErrLost.
+// LostError is the cause of [Lease.Context] after a loss. It wraps ErrLost.
 type LostError struct {
 	Name   string
 	Token  int64
@@ -111,9 +112,9 @@ func (e *LostError) Error() string {
 	s := fmt.Sprintf("lock %q (token %d) was lost: ", e.Name, e.Token)
 	switch e.Reason {
 	case LostGone:
-		return s + "the store does not have this lease any more; somebody took the lock over or deleted its record"
+		return s + "the store no longer has this lease; the lock was taken over, or its record was deleted"
 	case LostForced:
-		return s + "somebody released it by force: " + e.Why
+		return s + "it was released by force: " + e.Why
 	case LostMaxHold:
 		return s + "it was held for as long as WithMaxHold allows"
 	}
@@ -124,7 +125,7 @@ func (e *LostError) Error() string {
 	return s
 }
 
-// Unwrap makes the error ErrLost and its cause.
+// Unwrap returns ErrLost and the cause, if there is one.
 func (e *LostError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrLost}
@@ -133,7 +134,7 @@ func (e *LostError) Unwrap() []error {
 }
 
 // InvalidError reports an invalid argument: What it is ("lock name"), its Value, and the Problem with
-// it. It is ErrInvalid.
+// it. It wraps ErrInvalid.
 type InvalidError struct {
 	What, Value, Problem string
 }
@@ -142,10 +143,10 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("invalid %s %s: %s", e.What, e.Value, e.Problem)
 }
 
-// Unwrap makes the error ErrInvalid.
+// Unwrap returns ErrInvalid.
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
-// UnavailableError means that the store gave no usable answer until the caller gave up. It is
+// UnavailableError means that the store gave no usable answer until the caller gave up. It wraps
 // ErrUnavailable.
 type UnavailableError struct {
 	Doing string        // "acquire" or "release"
@@ -166,7 +167,7 @@ func (e *UnavailableError) Error() string {
 	return s
 }
 
-// Unwrap makes the error ErrUnavailable and its cause.
+// Unwrap returns ErrUnavailable and the cause, if there is one.
 func (e *UnavailableError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrUnavailable}
@@ -174,18 +175,18 @@ func (e *UnavailableError) Unwrap() []error {
 	return []error{ErrUnavailable, e.Cause}
 }
 
-// DamagedError is the error of a [Store] that cannot decode a record: some other program has written
-// it. It is ErrDamaged and ErrPermanent. [Locker.ForceRelease] removes such a record.
+// DamagedError is the error of a [Store] that cannot decode a record: another program has written it.
+// It wraps ErrDamaged and ErrPermanent. [Locker.ForceRelease] removes such a record.
 type DamagedError struct {
 	Name  string // of the lock
 	Cause error  // what is wrong
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("the record of lock %q is damaged: %v; remove it while nobody uses the lock", e.Name, e.Cause)
+	return fmt.Sprintf("the record of lock %q is damaged: %v; remove it while the lock is not in use", e.Name, e.Cause)
 }
 
-// Unwrap makes the error ErrDamaged, ErrPermanent and its cause.
+// Unwrap returns ErrDamaged, ErrPermanent and the cause.
 func (e *DamagedError) Unwrap() []error { return []error{ErrDamaged, ErrPermanent, e.Cause} }
 
 // Limits of texts, in bytes.
@@ -241,20 +242,20 @@ func checkOwner(o Process) error {
 	return nil
 }
 
-// checkLease refuses leases too short for their safety margins, or so long that a dead holder would block others for days.
+// checkLease refuses leases too short for their safety margins, or so long that a dead holder would block the lock for days.
 func checkLease(d time.Duration) error {
 	switch {
 	case d < MinLease:
 		return &InvalidError{What: "lease", Value: d.String(), Problem: "it must be at least " + MinLease.String() +
-			", for the safety margins and renewals to fit in"}
+			", so that the safety margins and renewals fit in"}
 	case d > MaxLease:
 		return &InvalidError{What: "lease", Value: d.String(), Problem: "it must be at most " + MaxLease.String() +
-			": a crashed holder blocks others for that long"}
+			": a crashed holder blocks the lock for that long"}
 	}
 	return nil
 }
 
-// quote quotes a text for an error message, and shortens a long one.
+// quote quotes a text for an error message, truncating a long one.
 func quote(s string) string {
 	const most = 60
 	if len(s) > most {

@@ -3,8 +3,8 @@
 //
 // Start with [New], which makes a [Locker] on a store (lock/mongolock, lock/sqlitelock), and with
 // [Locker.Do], which runs a function under a lock. [Locker.Acquire] returns a [Lease]: one lock,
-// held for a while. The Locker renews the lease in the background. When renewals fail, the lease
-// ends, and the holder learns so, before anybody else can get the lock.
+// held for a limited time. The Locker renews the lease in the background. If renewals fail, the
+// lease ends, and the holder is notified before the lock can be granted again.
 //
 // # Life of a lock
 //
@@ -16,28 +16,30 @@
 //	held ──renewed every lease/5──► held   (those of a Locker together: BatchRenewer)
 //	held ──Release──► released            (Context ends with ErrReleased)
 //	held ──half of the lease without a renewal──► suspect ──a renewal──► held
-//	held ──record is not ours any more──► lost  (Context ends with *LostError)
+//	held ──record is no longer ours──► lost  (Context ends with *LostError)
 //	held ──deadline, or WithMaxHold──► lost
 //
 // # Guarantees
 //
-// Always, whatever clocks, networks and processes do: a grant is returned to at most one caller,
+// Always, whatever clocks, networks and processes do, a grant is returned to at most one caller,
 // and its token ([Lease.Token]) is greater than those of all earlier grants of the name. A resource
-// that refuses lower tokens than it has seen (fencing) is therefore safe even from a holder that
-// was paused and does not know it lost the lock. The token counter lives in the store and survives
-// release. When the record itself is deleted (an operator, the garbage collection of names idle for
-// weeks), it starts again at the wall clock in microseconds, which is above every older token
-// unless the clock was set back; [Lease.RaiseToken] covers even that for a resource that remembers.
+// that refuses tokens lower than the highest it has seen (fencing) is therefore safe even from a
+// holder that was paused and does not know it lost the lock. The token counter lives in the store
+// and survives release. If the record itself is deleted (by an operator, or by the garbage collection
+// of names idle for weeks), the counter restarts at the wall clock in microseconds, which is above
+// every older token unless the clock was set back. [Lease.RaiseToken] covers even that case, for a
+// resource that remembers the highest token.
 //
 // As long as the clock rates of two machines agree within 1/16 and holders honour [Lease.Context],
-// at most one lease of a name is valid at any time. Wall clocks play no part in that: nobody compares
-// a stored date with a clock. A waiter takes a lock over only after it has itself watched one record version
-// stay unchanged for the holder's whole lease plus 1/16 plus 250 ms. The holder ends its lease 1/16
-// (at least 250 ms) early, counted from when it sent the last renewal that was acknowledged.
+// at most one lease of a name is valid at any time. Wall clocks play no part in this: no stored date
+// is ever compared with a clock. A waiter takes over a lock only after it has itself observed one
+// record version unchanged for the holder's whole lease plus 1/16 plus 250 ms. The holder ends its
+// lease 1/16 (at least 250 ms) early, counted from when it sent the last acknowledged renewal.
 //
-// Goroutines of one process get a lock in the order in which they asked. A handoff between them
-// takes one round trip. Processes that keep waiting for the same lock take places in the queue in
-// its record and usually get it in turn. Turns are guaranteed only if all of them use [WithFair].
+// Goroutines of one process acquire a lock in the order in which they requested it. A handoff between
+// them takes one round trip. Processes that keep waiting for the same lock take places in the queue
+// in its record and usually acquire it in turn. The order is guaranteed only if all of them use
+// [WithFair].
 //
 // A lock can be shared ([WithShared], [WithPermits]). Each share is a lease of its own: it is
 // renewed, lost and released independently of the others.
@@ -51,12 +53,12 @@
 // # Where to read
 //
 //	acquire.go    an acquisition, step by step: read, acquire, confirm, take over
-//	takeover.go   when a holder is presumed dead; observe.go: what a Locker has seen of each record
-//	waitqueue.go  the queue inside this process, and places in the record's queue; turns.go: when to look
+//	takeover.go   when a holder is presumed dead; observe.go: what a Locker has observed of each record
+//	waitqueue.go  the queue inside this process, and places in the record's queue; turns.go: when to poll
 //	lease.go      the life of a lease; renew.go: renewals, one by one and in batches
 //	release.go    release, handoff, and undoing an attempt whose outcome is unclear
-//	failure.go    what an acquisition does after an error of the store
-//	admin.go      what operators do: list, inspect, request, force
+//	failure.go    what an acquisition does after a store error
+//	admin.go      operations for operators: list, inspect, request, force
 //	set.go, context.go, graph.go  several locks, re-entrance, and roots
 //	keyed.go      mutexes of one process
 //	store.go      what a backend implements; package locktest tests it
@@ -65,7 +67,7 @@
 //
 // The record of a name is the [Record]; the operations on it are those of [Store]. Every write sets
 // a fresh random record version. Writes of a holder are bound to its [HoldID], which is new for
-// every acquisition; only the taker is bound to the version. The reasoning behind each rule, with
+// every acquisition; only a takeover is bound to the version. The reasoning behind each rule, with
 // the failures of other systems it avoids, is in docs/decisions/0200-lock-protocol.md and 0203. The
 // observation scheme is that of the DynamoDB lock client; fencing tokens are those of Chubby's
 // sequencers (Burrows, OSDI 2006).
@@ -89,24 +91,24 @@ import (
 // Bounds and defaults. Processes on one store may use different leases, but they must agree on
 // these bounds and margins: they are part of the protocol.
 const (
-	// DefaultLease outlives an election of a new MongoDB primary (up to about 12 s) and one renewal
+	// DefaultLease outlasts the election of a MongoDB primary (up to about 12 s) plus one renewal
 	// interval.
 	DefaultLease = 20 * time.Second
-	// MinLease is the shortest lease: below it the safety margins would eat the lease.
+	// MinLease is the shortest lease: the safety margins would consume a shorter one.
 	MinLease = time.Second
 	// MaxLease bounds how long a crashed holder can block others.
 	MaxLease = 24 * time.Hour
-	// DefaultGiveUpAfter is how long Acquire goes on while the store answers nothing but errors.
+	// DefaultGiveUpAfter is how long Acquire retries while the store returns nothing but errors.
 	DefaultGiveUpAfter = 30 * time.Second
 
-	minMargin  = 250 * time.Millisecond // least safety margin at each end of a lease
+	minMargin  = 250 * time.Millisecond // smallest safety margin at each end of a lease
 	maxTimeout = 3 * time.Second        // longest single store operation
 	minPoll    = 5 * time.Millisecond   // first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter …
-	soonPoll   = 80 * time.Millisecond  // … until it has waited for long: see attempt.read
-	eagerPoll  = 10 * time.Millisecond  // longest pause of a waiter that is now first in the record's queue …
+	soonPoll   = 80 * time.Millisecond  // … while the present holder is recent: see attempt.read
+	eagerPoll  = 10 * time.Millisecond  // longest pause of a waiter that is first in the record's queue …
 	eagerPolls = 100                    // … for this many reads, about a second
-	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
+	hangGrace  = 50 * time.Millisecond  // how long an operation may overrun its timeout before its caller stops waiting
 )
 
 // opTimeout bounds one store operation. Several fit into a lease, so that one lost packet does not
@@ -115,19 +117,19 @@ func opTimeout(lease time.Duration) time.Duration { return min(lease/5, maxTimeo
 
 // Options configures [New]. The zero value is ready to use.
 type Options struct {
-	// Lease is how long others wait before they take over the lock of a dead holder. A holder
-	// that cannot reach the store loses the lock after about this time.
+	// Lease is how long other Lockers wait before they take over the lock of a dead holder. A
+	// holder that cannot reach the store loses the lock after about this time.
 	// Defaults to [DefaultLease]; at least [MinLease], at most [MaxLease]. [WithLease] overrides it
 	// per lock.
 	Lease time.Duration
 
-	// GiveUpAfter is how long [Locker.Acquire] goes on while every answer of the store is an error,
-	// before it returns an [*UnavailableError]. Time in which the process was stopped, or its machine
-	// suspended, during a request does not count. Defaults to [DefaultGiveUpAfter]. TryAcquire gives
-	// up after two failed operations.
+	// GiveUpAfter is how long [Locker.Acquire] retries while the store returns nothing but errors,
+	// before it returns an [*UnavailableError]. Time during a request in which the process was
+	// stopped, or its machine suspended, does not count. Defaults to [DefaultGiveUpAfter].
+	// TryAcquire gives up after two failed operations.
 	GiveUpAfter time.Duration
 
-	// Owner is shown to those who find the lock held. Defaults to [ThisProcess].
+	// Owner identifies the holder to callers that find the lock held. Defaults to [ThisProcess].
 	Owner Process
 
 	// Clock measures leases. It must be monotonic and should keep running while the machine
@@ -139,18 +141,18 @@ type Options struct {
 	Wall func() time.Time
 }
 
-// Locker acquires locks in one store. It is safe for concurrent use. Close it to release what it
-// still holds. One Locker per process and store is enough: its goroutines then wait in one queue, hand
-// locks off to each other, and share the renewals.
+// Locker acquires locks in one store. It is safe for concurrent use. Close it to release the locks
+// it still holds. One Locker per process and store is enough: its callers then wait in one queue, hand
+// locks off to each other, and share renewals.
 //
-// Mutexes are taken in this order: that of a Lease, then mu. Those of observations and waitQueues are
-// held only inside their methods, which call nothing that takes another one.
+// Lock order: the mutex of a Lease, then mu. The mutexes of observations and waitQueues are held only
+// inside their methods, which never take another one.
 type Locker struct {
 	store  Store
 	opts   Options
-	clock  func() time.Duration // for watching others: never runs ahead of true time
-	valid  func() time.Duration // for the own leases: never falls behind true time
-	base   context.Context      // of store operations: ends when Close has waited long enough
+	clock  func() time.Duration // for observing other holders: never runs ahead of true time
+	valid  func() time.Duration // for our own leases: never falls behind true time
+	base   context.Context      // of store operations: ends when Close stops waiting
 	cancel context.CancelFunc
 	stats  stats
 
@@ -165,21 +167,21 @@ type Locker struct {
 
 	open      context.Context // ends when Close begins
 	shut      context.CancelFunc
-	wg        sync.WaitGroup // everybody who may still use the store
+	wg        sync.WaitGroup // goroutines that may still use the store
 	closeOnce sync.Once
 	closeDone chan struct{} // closed when Close has its result
 	closeErr  error
 
 	mu     sync.Mutex // guards the fields below; taken after a Lease's
-	closed bool       // enter adds nobody to wg any more
+	closed bool       // enter no longer adds to wg
 	leases map[HoldID]*Lease
 
-	renewing    bool          // the goroutine of the renewals runs
-	nextRenewal time.Duration // when that goroutine wakes next, on valid
+	renewing    bool          // the renewal goroutine is running
+	nextRenewal time.Duration // when that goroutine next wakes, on valid
 }
 
-// New returns a Locker on store, which it closes in [Locker.Close]. It does not touch the store
-// yet. The error is an [*InvalidError] for an option out of range.
+// New returns a Locker on store, which [Locker.Close] closes. It does not access the store yet. The
+// error is an [*InvalidError] for an option out of range.
 func New(store Store, opts Options) (*Locker, error) {
 	if store == nil {
 		return nil, &InvalidError{What: "store", Value: "nil", Problem: "open one with mongolock or sqlitelock"}
@@ -214,14 +216,14 @@ func New(store Store, opts Options) (*Locker, error) {
 	}
 	l.batches, _ = store.(BatchRenewer)
 	if l.clock == nil {
-		l.clock, l.valid = clock.Boot, validityClock // a taker that sleeps waits longer, at worst
+		l.clock, l.valid = clock.Boot, validityClock // if Boot stops during sleep, a takeover only comes later
 	}
 	l.base, l.cancel = context.WithCancel(context.Background())
 	l.open, l.shut = context.WithCancel(context.Background())
 	return l, nil
 }
 
-// Option changes one call of [Locker.Acquire], [Locker.TryAcquire], [Locker.Do] or
+// Option modifies one call of [Locker.Acquire], [Locker.TryAcquire], [Locker.Do] or
 // [Locker.AcquireAll].
 type Option func(*config)
 
@@ -243,55 +245,57 @@ type config struct {
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
 // WithWait bounds how long Acquire waits for a holder: after d it returns a [*HeldError]. If the
-// store has not answered once by then, Acquire continues like TryAcquire, so that the error can name
-// the holder; use a context to bound that, too. d must be positive; to not wait use TryAcquire.
+// store has not answered at all by then, Acquire continues like TryAcquire, so that the error can
+// name the holder; use a context to bound that, too. d must be positive; to not wait at all, use
+// TryAcquire.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
 
-// WithMaxHold bounds how long the lock is held: after d it is not renewed any more and is lost
-// ([LostMaxHold]). It is a safety net for holders that hang; a holder that is done must release.
+// WithMaxHold bounds how long the lock is held: after d it is no longer renewed and is lost
+// ([LostMaxHold]). It is a safety net for holders that hang; a holder that is done must still release.
 func WithMaxHold(d time.Duration) Option {
 	return func(c *config) { c.maxHold, c.maxHoldSet = d, true }
 }
 
-// WithShared acquires the lock as one of many readers: it is shared with other callers of WithShared
-// and excludes those without (writers). A waiting writer keeps later readers from overtaking it.
-// There can be up to [MaxEntries] readers.
+// WithShared acquires the lock as one of many readers: it is shared with other callers that use
+// WithShared and excludes callers that do not (writers). Later readers do not overtake a waiting
+// writer. There can be up to [MaxEntries] readers.
 func WithShared() Option { return WithPermits(MaxEntries) }
 
 // WithPermits shares the lock among at most n holders: a semaphore. All users of the name should
 // pass the same n, because each acquisition checks only its own. Every grant still has a greater
-// token than the one before it, but do not fence with these tokens: holders act at the same time,
-// and a resource that refuses lower tokens would refuse all but the newest holder.
+// token than the one before it, but do not fence with these tokens: holders act concurrently, and a
+// resource that refuses lower tokens would refuse all but the newest holder.
 func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSet = n, true } }
 
 // WithFair makes Acquire, once it has found the lock held, wait in the queue in the lock's record
-// together with waiters of other processes. Those in the queue get the lock in turn. Those outside
-// wait until it is empty, or take a place after a second. A waiter that dies blocks the queue until
-// its place expires, about a second. Waiting in the queue costs a write every fifth of a second.
+// together with waiters of other processes. Waiters in the queue get the lock in turn. Waiters
+// outside it wait until it is empty, or take a place after a second. A waiter that dies blocks the
+// queue until its place expires, after about a second. Waiting in the queue costs a write every fifth
+// of a second.
 func WithFair() Option { return func(c *config) { c.fair = true } }
 
-// WithTakeoverDelay delays an acquisition that took the lock over from a holder presumed dead: it
+// WithTakeoverDelay delays an acquisition that took over the lock from a holder presumed dead: it
 // holds the lock for d before it returns. Use it for resources that cannot compare tokens, where
 // requests of the old holder may still be in flight. An acquisition after a release is not delayed.
-// When the caller stops waiting, the lock stays held until d is over. It applies to TryAcquire as well.
+// If the caller stops waiting, the lock stays held until d has passed. It applies to TryAcquire as well.
 func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.delay = d } }
 
-// WithWhy says what the lock is held for, in at most 512 bytes. It is shown to those who find it
-// held.
+// WithWhy says what the lock is held for, in at most 512 bytes. Callers that find the lock held see
+// this text.
 func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 
 // Acquire takes the lock, waiting for its holder as long as needed, and returns within milliseconds
 // when ctx ends.
 //
-// A wait costs a parked goroutine. Of the goroutines of this Locker that wait for the same lock, the
-// first reads one document every 5 to 250 ms. Where many processes wait, that one takes a place in
-// the record's queue and reads rarely until its turn is near, so a grant costs about ten commands
+// A wait costs a parked goroutine. Of the goroutines of this Locker that wait for the same lock, only
+// the first polls: it reads one document every 5 to 250 ms. Where many processes wait, it takes a place
+// in the record's queue and reads rarely until its turn is near, so a grant costs about ten commands
 // however many wait. A waiter that dies can leave a contended lock unused for two seconds.
 //
-// Errors: an [*InvalidError] for a bad name or option; a [*HeldError] when ctx or WithWait ended
-// while somebody else held the lock (it wraps ctx's error in the first case); an
-// [*UnavailableError] when the store did not answer; [ErrClosed]. After an error the caller holds
-// nothing: an attempt whose outcome is unclear is undone in the background.
+// Errors: an [*InvalidError] for an invalid name or option; a [*HeldError] if ctx or WithWait ended
+// while the lock was held (it wraps ctx's error in the first case); an [*UnavailableError] if the
+// store did not answer; [ErrClosed]. After an error the caller holds nothing: an attempt whose
+// outcome is unclear is undone in the background.
 //
 // Acquire is not re-entrant: a holder that acquires the same name again waits for itself.
 // [Locker.Do] is re-entrant.
@@ -300,16 +304,16 @@ func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 }
 
 // TryAcquire takes the lock if it is free, or held by a dead holder; otherwise it returns a
-// [*HeldError] at once. It remembers what it saw of the holder: repeated calls take a dead lease
-// over as soon as a waiting Acquire would.
+// [*HeldError] at once. The Locker remembers its observations of the holder, so repeated calls take
+// over a dead lease as soon as a waiting Acquire would.
 func (l *Locker) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, true)
 }
 
 // Close releases all leases, ends all waits with [ErrClosed], waits for the background work of this
-// Locker, and closes the store. If ctx ends first, Close cancels the rest and returns an error;
-// locks that could not be released become free after one lease. Further calls wait for the same
-// result.
+// Locker, and closes the store. If ctx ends first, Close cancels the remaining work and returns an
+// error; locks that could not be released become free after one lease. Further calls wait for, and
+// return, the same result.
 func (l *Locker) Close(ctx context.Context) error {
 	l.closeOnce.Do(func() {
 		l.mu.Lock()
@@ -320,12 +324,12 @@ func (l *Locker) Close(ctx context.Context) error {
 		l.shut()
 		go l.shutdown(ctx, held)
 	})
-	<-l.closeDone // shutdown ends by itself soon after its context does
+	<-l.closeDone // shutdown ends soon after its context does
 	return l.closeErr
 }
 
 // shutdown runs once, as the last goroutine of the Locker. It is counted in l.wg until all releases
-// are under way.
+// have been started.
 func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 	defer close(l.closeDone)
 	for _, le := range held {
@@ -342,7 +346,7 @@ func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 	}
 	idle := make(chan error, 1)
 	go func() {
-		// rule: every release comes before the end of the store's client (bk-repo#1960).
+		// rule: every release ends before the store's client is closed (bk-repo#1960).
 		l.wg.Wait()
 		l.cancel()
 		idle <- l.store.Close()
@@ -351,7 +355,7 @@ func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 	select {
 	case err = <-idle:
 	case <-ctx.Done():
-		l.cancel() // whatever still runs ends now, unless the store ignores its context
+		l.cancel() // ends all operations still running, unless the store ignores its context
 		select {
 		case err = <-idle:
 		case <-time.After(2 * hangGrace):
@@ -385,8 +389,8 @@ func (l *Locker) holds(id HoldID) bool {
 
 // call runs one store operation on its own goroutine and context, bounded by timeout. It returns
 // early, with errLeft, when ctx ends or the operation ignores its timeout; late then receives the
-// result whenever it comes. So no caller waits for a store that hangs. And a caller that stops
-// waiting does not cancel its operation, which would cost the driver the connection.
+// result whenever it arrives. So no caller waits for a store that hangs, and a caller that stops
+// waiting does not cancel its operation, which would cost the driver a connection.
 //
 // The operation does not see the caller's context: if that carried a database session, the lock's
 // writes would become part of the caller's transaction.
@@ -400,7 +404,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 	}
 	var (
 		zero    T
-		settled atomic.Bool // true: the result has been delivered or left behind
+		settled atomic.Bool // true: the result has been delivered, or the caller no longer waits for it
 		done    = make(chan result, 1)
 	)
 	if err := ctx.Err(); err != nil {
@@ -440,7 +444,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 // pause waits for d, or until stop is closed. It reports whether it waited for all of d.
 var pause = wait.Unless
 
-// jitter spreads waiters: those that started together drift apart.
+// jitter spreads waiters, so that those that started together drift apart.
 type jitter = wait.Decorrelated
 
 // newJitter makes the backoff of a wait or of retries: random pauses from minPoll up to ceiling.

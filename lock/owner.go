@@ -19,12 +19,12 @@ func ThisProcess() Process {
 	return o
 }
 
-// provablyDead tells whether holder ran on the same boot of the same machine and in the same PID
-// namespace as self, and is gone: its PID is not in use, or is in use by a process that started at
+// provablyDead reports whether holder ran on the same boot of the same machine and in the same PID
+// namespace as self, and has ended: its PID is not in use, or is in use by a process that started at
 // another time. If anything is unknown it returns false.
 //
-// rule: a machine cloned while it runs has the boot and the namespaces of the other. It is told by its host name; one that was
-// renamed meanwhile costs a lease.
+// rule: a machine cloned while running has the same boot ID and namespaces as the original. The host name tells them apart; if the
+// machine was renamed meanwhile, a waiter has to wait for the dead holder's lease.
 func provablyDead(self, holder Process) bool {
 	if self.Boot == "" || self.PIDNamespace == "" || holder.Started == "" || holder.PID <= 0 ||
 		holder.Host != self.Host || holder.Boot != self.Boot || holder.PIDNamespace != self.PIDNamespace {

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// processIdentity returns what identifies a process of this machine beyond its PID, which is reused:
-// see [Process]. It returns empty strings if /proc does not have all of it, or is
-// not that of this process's PID namespace.
+// processIdentity returns what identifies a process of this machine beyond its PID, which can be
+// reused: see [Process]. It returns empty strings if /proc lacks any of it, or belongs to another PID
+// namespace.
 func processIdentity(pid int) (boot, namespace, started string) {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return "", "", "" // /proc is that of another PID namespace, where this PID is another process
+		return "", "", "" // /proc belongs to another PID namespace, where this PID is another process
 	}
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -31,13 +31,13 @@ func processIdentity(pid int) (boot, namespace, started string) {
 }
 
 // processStarted returns field 22 of /proc/<pid>/stat (proc_pid_stat(5)): the start time in clock
-// ticks since boot. gone means that the process has ended. known is false when /proc cannot tell, for
+// ticks since boot. gone means that the process has ended. known is false if /proc cannot tell, for
 // example because it hides the processes of other users.
 func processStarted(pid int) (started string, gone, known bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) {
-		// With hidepid, processes of other users look as if they did not exist, so a missing entry
-		// proves nothing.
+		// With hidepid, processes of other users appear not to exist, so a missing entry proves
+		// nothing.
 		return "", true, !procHidden()
 	}
 	if err != nil {
@@ -52,13 +52,13 @@ func processStarted(pid int) (started string, gone, known bool) {
 	if len(f) < 20 {
 		return "", false, false
 	}
-	// A zombie has ended, unless only its main thread has: field 20, the number of threads, is above
-	// 1 then.
+	// A zombie has ended, unless only its main thread has: then field 20, the number of threads, is
+	// above 1.
 	zombie := (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
 	return f[19], zombie, true
 }
 
-// procHidden tells whether /proc may hide processes of other users (hidepid): then process 1 is
+// procHidden reports whether /proc may hide processes of other users (hidepid): then process 1 is
 // invisible to all but root.
 func procHidden() bool {
 	_, err := os.Stat("/proc/1/stat")

@@ -9,13 +9,13 @@ type Stats struct {
 	HandedOff     int64 // leases granted by a handoff inside this process; also in Acquired
 	Released      int64 // leases released
 	LostExpired   int64 // leases lost at their deadline
-	LostGone      int64 // leases that the store did not have any more, forced releases included
+	LostGone      int64 // leases that were no longer in the store, forced releases included
 	LostMaxHold   int64 // leases lost because of WithMaxHold
 	Suspected     int64 // times that half of a lease passed without a renewal
 	Renewed       int64 // renewals acknowledged
 	RenewFailed   int64 // renewals that failed or got no answer
 	Unclear       int64 // acquiring operations whose outcome was unknown at first
-	Abandoned     int64 // attempts undone in the background
+	Abandoned     int64 // attempts and lost leases undone in the background
 	Polls         int64 // reads while waiting
 	Hints         int64 // names that a Watcher sent
 	StoreFailures int64 // errors of the store while acquiring
@@ -27,7 +27,7 @@ type stats struct {
 	storeFailures atomic.Int64
 }
 
-// Stats returns the present counters. They are read one by one, so they may not match exactly.
+// Stats returns the current counters. They are read one by one, so they may not match exactly.
 func (l *Locker) Stats() Stats {
 	s := &l.stats
 	return Stats{

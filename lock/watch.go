@@ -4,10 +4,10 @@ import (
 	"time"
 )
 
-// startWatching asks the store for hints ([Watcher]) when a goroutine of this Locker waits for the
-// first time. The caller is counted in l.wg.
+// startWatching subscribes to the store's hints ([Watcher]) when a goroutine of this Locker waits for
+// the first time. The caller is counted in l.wg.
 //
-// rule: nothing depends on hints: every wait has its poll as a floor.
+// rule: nothing depends on hints: every wait also polls.
 func (l *Locker) startWatching() {
 	w, ok := l.store.(Watcher)
 	if !ok {
@@ -20,7 +20,7 @@ func (l *Locker) startWatching() {
 }
 
 // watch passes hints on to the waiters, and reconnects with backoff, until the Locker closes or the
-// first connection shows that the server has no hints.
+// first connection shows that the server does not support hints.
 func (l *Locker) watch(w Watcher) {
 	defer l.wg.Done()
 	retry := newJitter(time.Minute)

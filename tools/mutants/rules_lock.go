@@ -38,7 +38,7 @@ var lockRules = []rule{
 		old: `return lease + lease/16 + minMargin`, new: `return lease`},
 	{file: "lock/takeover.go", rule: "the holder gives up a margin before its lease ends", tests: "TestClocksMayDisagreeByAnEighth",
 		old: `return max(lease/16, minMargin)`, new: `return 0`},
-	{file: "lock/lock.go", rule: "every release comes before the end of the store's client", tests: "TestCloseWaitsForWhatIsUndone",
+	{file: "lock/lock.go", rule: "every release ends before the store's client is closed", tests: "TestCloseWaitsForWhatIsUndone",
 		old: "		l.wg.Wait()\n\t\tl.cancel()\n\t\tidle", new: "		l.cancel()\n\t\tidle"},
 	{file: "lock/acquire.go", rule: "the time that counts is that of the reply that first showed the version", how: "the time of asking", tests: "TestRandomSchedules",
 		old: "		r, found, err := a.l.store.Read(ctx, a.name)\n\t\treturn sight{reading{r, found}, a.l.clock()}, err",
@@ -121,7 +121,7 @@ var lockRules = []rule{
 	{file: "lock/waitqueue.go", rule: "a writer who finds readers takes a place in the queue", tests: "TestWritersAreNotStarved",
 		old: `!shared && len(a.last.record.Shares) > 0`, new: `false`},
 
-	{file: "lock/owner.go", rule: "a machine cloned while it runs has the boot and the namespaces of the other", tests: "TestAHolderWhoseProcessIsGone",
+	{file: "lock/owner.go", rule: "a machine cloned while running has the same boot ID and namespaces as the original", tests: "TestAHolderWhoseProcessIsGone",
 		old: `holder.Host != self.Host || `, new: ``},
 
 	// The stores: a conformance suite holds all of them.
