@@ -10,38 +10,38 @@ import (
 	"time"
 )
 
-// maxRaces bounds how often in a row TryAcquire starts again after losing a race to somebody else.
+// maxRaces bounds how many lost races in a row TryAcquire retries.
 const maxRaces = 8
 
 var errWaited = errors.New("the WithWait timeout elapsed")
 
-// attempt is one acquisition: a loop of steps (run), with what it has learned so far. It runs on the
-// goroutine of its caller; only over, lease and hold.ID are read by others (send), under mu.
+// attempt is one acquisition: a loop of steps (run) and its state. It runs on its caller's goroutine;
+// only over, lease and hold.ID are read by other goroutines (send), under mu.
 type attempt struct {
 	l     *Locker
 	name  string
-	hold  Hold    // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see renewID
+	hold  Hold    // rule: the id stays the same across retries, so that a try whose answer was lost is recognized as ours; but see renewID
 	try   bool    // do not wait
 	w     *waiter // our place in the queue of this process; nil = do not wait
 	began time.Duration
 	begin step
 
 	// The outcome of the writes so far.
-	unclear    bool // one may have been applied, or may yet be, without a clear answer
-	inserted   bool // a record with the present id may have been inserted, or may be yet
+	unclear    bool // one without a clear answer may have been applied, or may yet be
+	inserted   bool // a record with the present id may have been inserted, or may yet be
 	tokenless  bool // the record is known to be ours, and to have no token yet
 	takingOver bool // the latest write was a takeover
 	displacing bool // … from a holder whose requests may still be in flight
 	expired    bool // the share of such a holder was removed
-	races      int  // how many writes in a row lost a race
+	races      int  // races lost in a row
 	race       jitter
 
-	// What is known of the holder.
+	// The observed holder.
 	last     observation
 	lastHold HoldID
 	poll     jitter
 	handoff  handoff       // the latest handoff to this attempt
-	hinted   time.Duration // when a hint of a Watcher last ended a pause
+	hinted   time.Duration // when a Watcher's hint last ended a pause
 
 	// Our place in the record's queue.
 	fair   bool
@@ -49,19 +49,19 @@ type attempt struct {
 	place  place
 	beat   time.Duration // when it was last renewed
 	turns  turns         // how fast the queue moves
-	probes int           // how many tries in a row, each in place of a read
+	probes int           // tries in a row, each instead of a read
 
-	// While we are the first in it.
+	// While we are first in it.
 	ahead   int     // reads since the last reason to poll fast
 	version Version // the record's version at the last read
 
-	// Failures of the store since its last answer.
+	// Store failures since its last answer.
 	failures     int
 	failingSince time.Duration
 	failure      error
 	retry        jitter
 
-	// For results of store operations that arrive after the attempt: see send.
+	// For results of store operations that arrive after the attempt has ended: see send.
 	mu    sync.Mutex
 	over  bool
 	lease *Lease // the result of the attempt; nil if it failed
@@ -78,7 +78,7 @@ type step int
 
 const (
 	stepFree     step = iota // acquire a record that is believed to be free
-	stepRead                 // find out what the record says
+	stepRead                 // read the record
 	stepCreate               // there is no record
 	stepTakeOver             // the holder is dead
 	stepConfirm              // an answer was lost: is the lock ours?
@@ -108,12 +108,12 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		wait, stop = context.WithTimeoutCause(open, c.wait, errWaited)
 		defer stop()
 	}
-	until := l.valid() // when the takeover delay ends; kept if the lock is lost in it
+	until := l.valid() // when the takeover delay ends; kept if the lock is lost during the delay
 	for {
 		le, err := l.once(ctx, wait, name, &c, try)
 		if errors.Is(err, errWaited) {
-			// The wait was shorter than one answer of the store: ask once more, to say who holds the
-			// lock.
+			// The wait was shorter than the store's response time: try once more, so that the error can
+			// name the holder.
 			wait = open
 			le, err = l.once(ctx, wait, name, &c, true)
 		}
@@ -127,10 +127,10 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 			if err := wait.Err(); err != nil {
 				return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w: %w", name, err, context.Cause(wait))
 			}
-			if l.open.Err() != nil { // wait learns of it a moment later
+			if l.open.Err() != nil { // wait ends a moment later
 				return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w", name, ErrClosed)
 			}
-			continue // lost meanwhile
+			continue // lost during the delay
 		}
 		if c.maxHoldSet {
 			le.bound(later(l.valid(), c.maxHold))
@@ -139,7 +139,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	}
 }
 
-// later is t+d, and the latest time there is if that is beyond it. d is not negative; t may be.
+// later is t+d, or math.MaxInt64 if that overflows. d is not negative; t may be.
 func later(t, d time.Duration) time.Duration {
 	if t > math.MaxInt64-d {
 		return math.MaxInt64
@@ -147,8 +147,8 @@ func later(t, d time.Duration) time.Duration {
 	return t + d
 }
 
-// once makes one attempt, when it is its turn in the wait queue of this process. ctx is the caller's;
-// wait ends with it, and earlier because of Close or WithWait.
+// once makes one attempt when its turn comes in the wait queue of this process. ctx is the caller's
+// context; wait ends with it, or earlier because of Close or WithWait.
 func (l *Locker) once(ctx, wait context.Context, name string, c *config, try bool) (*Lease, error) {
 	a := &attempt{
 		l: l, name: name, try: try, began: l.valid(),
@@ -195,7 +195,8 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 	return le, err
 }
 
-// resumeFailure takes over the failures of the previous front: GiveUpAfter counts from then.
+// resumeFailure inherits the failures of the previous front, so that GiveUpAfter counts from the first
+// of them, but not from before this attempt began.
 func (a *attempt) resumeFailure() {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if ln.failing {
@@ -204,8 +205,8 @@ func (a *attempt) resumeFailure() {
 	})
 }
 
-// carryFailure leaves our failures to the next front: see resumeFailure. fresh means that we got the
-// lock from the store, not by a handoff.
+// carryFailure passes our failures on to the next front: see resumeFailure. fresh means that we
+// acquired the lock from the store, not by a handoff.
 func (a *attempt) carryFailure(fresh bool) {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if fresh {
@@ -236,17 +237,17 @@ func (c *config) check(name string) error {
 	if c.delay < 0 {
 		return &InvalidError{What: "takeover delay", Value: c.delay.String(), Problem: "it must not be negative"}
 	}
-	// Stores keep whole milliseconds; a holder must not count on more than others see.
+	// Stores keep whole milliseconds; a holder must not rely on a longer lease than other processes see.
 	c.lease = c.lease.Truncate(time.Millisecond)
 	return checkText("text of WithWhy", c.why)
 }
 
-// run goes from step to step until the lock is held or the attempt fails. It ends when wait does.
-// caller is the caller's context: its error, if it has one, is the one to return.
+// run executes steps until the lock is held, the attempt fails or wait ends. caller is the caller's
+// context; if it has ended, its error is the one returned.
 func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	next := a.begin
 	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0 || a.turns.contended()) {
-		next = stepRead // rule: read first; a write that is bound to fail costs the server more than a read
+		next = stepRead // rule: read first; a write that will probably fail costs the server more than a read
 	}
 	for {
 		if wait.Err() != nil {
@@ -259,7 +260,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			g    grant
 			err  error
 			now  = next
-			sent = a.l.valid() // rule: a lease counts from the sending of the operation that got or renewed it
+			sent = a.l.valid() // rule: a lease counts from when the operation that acquired or renewed it was sent
 		)
 		switch now {
 		case stepHandedOff:
@@ -301,16 +302,16 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		}
 		switch {
 		case g.token < minToken:
-			// rule: a record is made without a token; who holds it draws one. A token drawn before an insert that was
-			// long under way could be below those of a record that came and went meanwhile.
+			// rule: a record is created without a token; its holder then draws one. A token drawn before an insert that
+			// arrived late could be lower than the tokens of a record created and deleted in the meantime.
 			a.tokenless, a.unclear, next = true, true, stepConfirm
 			continue
 		case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):
-			// rule: re-check before returning: the process was stopped so long that the lease may be over.
+			// rule: re-check before returning: the process was stopped for so long that the lease may have expired.
 			a.unclear, next = true, stepConfirm
 			continue
 		case wait.Err() != nil:
-			a.unclear = true // so that it is released. rule: a caller whose context ended gets no lock
+			a.unclear = true // releases it. rule: a caller whose context ended gets no lock
 			return nil, a.ended(wait, caller)
 		}
 		le, err := a.l.newLease(caller, a, g.token, sent)
@@ -319,8 +320,8 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	}
 }
 
-// lostRace decides the next step after a write whose condition was not met: somebody else changed
-// the record first.
+// lostRace decides the next step after a write whose condition was not met: another write came first,
+// or the read was stale.
 func (a *attempt) lostRace(wait context.Context) (step, error) {
 	a.takingOver, a.tokenless = false, false
 	a.displacing = a.displacing && a.unclear // the takeover may yet turn out to have been applied
@@ -329,31 +330,32 @@ func (a *attempt) lostRace(wait context.Context) (step, error) {
 		return 0, a.held(nil)
 	}
 	if a.races > 1 {
-		// Either others keep winning, or reads are stale and keep showing a lock as free that is
-		// not. Both need a pause.
+		// Either other attempts keep winning, or stale reads keep showing a held lock as free. Both
+		// need a pause.
 		pause(wait.Done(), a.race.Next())
 	}
 	return stepRead, nil
 }
 
-// minToken is the smallest token that is ever granted: 13 January 1970 in microseconds. A record
-// with a smaller one has no token yet.
+// minToken is the smallest token ever granted: 13 January 1970 in microseconds. A record with a
+// smaller one has no token yet.
 const minToken = 1 << 40
 
 // firstToken chooses the first token of a new record. The caller holds the record.
 //
-// rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
-// the clock in microseconds that the first of them was taken from. It is above all that this Locker saw, too.
+// rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, more slowly than the
+// microsecond clock that the first of them came from. It is also above every token that this Locker has seen.
 func (a *attempt) firstToken() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
 
-// renewID gives the attempt a new id, after an insert with the present one that has shown no effect
-// so far.
+// renewID gives the attempt a new id after an insert with the present id that has had no visible
+// effect so far.
 //
-// rule: an id is inserted once at most. Should the insert arrive after all, when the record has been made, granted and
-// deleted again, then nothing else of this attempt that is still under way, a first token in
-// particular, applies to it. It is an orphan like any other, which this Locker takes over at once.
+// rule: an id is inserted once at most. If the insert arrives late, after the record has been created, granted and
+// deleted again, no other request of this attempt still in flight, in particular no first token,
+// applies to it. The record it creates is then an orphan like any other, which this Locker takes over
+// at once.
 func (a *attempt) renewID() {
 	a.l.seen.markDead(a.hold.ID)
 	a.mu.Lock()
@@ -363,14 +365,14 @@ func (a *attempt) renewID() {
 }
 
 const (
-	stepDone      step = -1 - iota // the lock is held: only waiting helps
+	stepDone      step = -1 - iota // the lock is held: wait, or with try give up
 	stepHandedOff                  // the lock was handed off to us, or may have been
 )
 
-// read reads the record and decides the next step. If that is to wait, it sleeps first.
+// read reads the record and decides the next step. If the attempt has to wait, read sleeps first.
 func (a *attempt) read(wait context.Context) (step, error) {
 	if known := a.l.seen.look(a.name); !a.last.known && a.w != nil && known.record.Hold != nil && a.l.holds(known.record.Hold.ID) {
-		// A lease of this Locker holds it and will hand it off to us: no need to ask the store.
+		// A lease of this Locker holds it and will hand it off to us: no need to query the store.
 		a.last = known
 		var handed bool
 		if a.handoff, handed = a.park(wait, a.poll.Next()); handed {
@@ -401,7 +403,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	a.turns.saw(got.record, a.hold.ID, got.at)
 	a.races = 0
-	// The longer this holder has the lock, the longer the pauses: a late waiter has already waited much longer.
+	// The longer this holder has had the lock, the longer the pauses: they stay short compared with the wait so far.
 	a.poll.Max = min(max(soonPoll, a.turns.present()/16), maxPoll)
 	holder := HoldID{}
 	for _, h := range got.record.Holds() {
@@ -412,8 +414,8 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	if a.first() {
-		// Everybody else waits behind us, so be quick. A holder that was asked to release learns so
-		// when it renews, and probably releases next: poll fast again from then.
+		// All other waiters are behind us, so poll fast. A holder that was asked to release sees the
+		// request when it renews, and will probably release next: then poll fast again.
 		if renewed := a.version != got.record.Version; renewed && got.record.Hold != nil && got.record.Hold.Asked != "" {
 			a.ahead = 0
 		}
@@ -426,7 +428,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	if a.lastHold != holder {
 		a.lastHold = holder
-		a.poll.Reset() // a new holder: if holds are short, it may be free soon
+		a.poll.Reset() // a new holder: if holds are short, the lock may be free soon
 	}
 	a.enqueue(wait)
 	a.l.stats.polls.Add(1)
@@ -441,17 +443,17 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	return stepRead, nil
 }
 
-// sight is a reading of the record, and when it was made, on l.clock.
+// sight is a reading of the record with the time of the reading, on l.clock.
 type sight struct {
 	reading
 	at time.Duration
 }
 
-// look finds out what the record says. Where the lock was contended a moment ago, it takes a place in
-// the queue at the same time.
+// look reads the record. If the lock was contended a moment ago, it takes a place in the queue in the
+// same operation.
 func (a *attempt) look(wait context.Context) (sight, error) {
 	a.choosePlace()
-	// Not if a write of ours may have been applied: then the lock may be ours already, and the place would stay in its queue.
+	// Not if a write of ours may have been applied: the lock may then be ours already, and the place would stay in its queue.
 	if !a.queued && a.place == contendedPlace && a.w != nil && !a.last.known && !a.unclear && !a.inserted {
 		got, err := a.join(wait, a.timeout())
 		if err != nil || got.found {
@@ -465,7 +467,7 @@ func (a *attempt) look(wait context.Context) (sight, error) {
 	}, nil)
 }
 
-// probe pauses, then makes the attempt try to acquire again without a read before.
+// probe pauses, then makes the attempt try to acquire again without reading first.
 func (a *attempt) probe(wait context.Context) step {
 	a.probes++
 	var handed bool
@@ -493,7 +495,7 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 			return 0, ok, err
 		})
 	case stepTakeOver:
-		// rule: takeover is a compare-and-swap on the version that stood still.
+		// rule: takeover is a compare-and-swap on the version that did not change.
 		a.takingOver, a.displacing = true, !a.l.seen.isDead(a.last.record.Hold.ID)
 		seen := a.last.record.Version
 		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
@@ -510,8 +512,8 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	})
 }
 
-// send runs one operation of the attempt. If it is granted only after the attempt is over, it is
-// undone, unless the attempt got the lock in another way and still has it: then both are the same
+// send runs one operation of the attempt. If the grant arrives only after the attempt has ended, it is
+// undone, unless the attempt acquired the lock another way and still holds it: then both are the same
 // hold.
 func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int64, bool, error)) (grant, error) {
 	h := a.hold

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// List returns the records of all locks, held and free, sorted by name. The dates in them are the
-// server's, and informational only.
+// List returns the records of all locks, held and free, sorted by name. Their dates are the server's,
+// and informational only.
 func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -20,9 +20,9 @@ func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	return list, nil
 }
 
-// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, the last
-// forced release. The error is [ErrUnknown] for a name without a record. The record may be some
-// milliseconds old.
+// Inspect returns the record of one lock: its holders, since when it is held, the waiters in its
+// queue, the last forced release. The error is [ErrUnknown] for a name without a record. The record
+// may be some milliseconds old.
 func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	if err := checkName(name); err != nil {
 		return Record{}, err
@@ -41,21 +41,22 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	return got.record, nil
 }
 
-// RequestRelease asks the holders of a lock to release it soon, and says why. They learn of it at
-// their next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply
-// is up to them. The error is [ErrNotHeld] when nobody holds the lock.
+// RequestRelease asks the holders of a lock to release it soon, and says why. They receive the request
+// at their next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply
+// is up to them. The error is [ErrNotHeld] if the lock is not held.
 func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 	if why == "" {
 		why = "no reason given" // an empty reason would mean that there is no request
 	}
-	// rule: a request leaves the version alone: it is no sign of life of the holder.
+	// rule: a request does not change the version: it does not show that the holder is alive.
 	return l.administer(ctx, "request the release of", name, why, l.store.Ask)
 }
 
 // ForceRelease takes a lock away from its holders, and says why. Their leases are lost
-// ([LostForced]) as soon as their next renewals see it, within a fifth of the lease. Until then
-// they may still act, but every later grant has a token greater than theirs: a resource that compares
-// tokens refuses them from the next grant on. The error is [ErrNotHeld] when nobody holds the lock.
+// ([LostForced]) as soon as their next renewals find the lock gone, within a fifth of the lease. Until
+// then they may still act, but every later grant has a token greater than theirs: a resource that
+// compares tokens refuses them once it has seen the token of a later grant. The error is [ErrNotHeld]
+// if the lock is not held.
 //
 // Use it when a holder hangs and did not react to RequestRelease. A dead holder loses the lock
 // without it. A damaged record ([DamagedError]) is removed; as after every removal, the next token is
@@ -80,9 +81,9 @@ func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
 	return nil
 }
 
-// administer applies op to all holds of a record, for an operator. doing is for the errors.
+// administer applies op to all holds of a record, for an operator. Errors name the operation as doing.
 //
-// rule: bound to the holds that were read: one acquired since is not meant.
+// rule: bound to the holds that were read: a hold acquired since is not affected.
 func (l *Locker) administer(ctx context.Context, doing, name, why string,
 	op func(context.Context, string, Hold, string) (bool, error)) error {
 	if err := errors.Join(checkName(name), checkText("reason", why)); err != nil {
@@ -106,7 +107,7 @@ func (l *Locker) administer(ctx context.Context, doing, name, why string,
 		if err != nil {
 			return fmt.Errorf("%s lock %q: %w", doing, name, err)
 		}
-		done = done || ok || tries > 1 // the first of several tries may have been the one that found it
+		done = done || ok || tries > 1 // an earlier try without an answer may have succeeded
 	}
 	if !done {
 		return fmt.Errorf("%s lock %q: %w", doing, name, ErrNotHeld)
@@ -132,7 +133,7 @@ func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 	})
 }
 
-// repeat runs an idempotent operation until the store answers, for GiveUpAfter at most.
+// repeat runs an idempotent operation until the store answers, for at most GiveUpAfter.
 func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
 	begin, retry, timeout := l.valid(), newJitter(maxPoll), opTimeout(l.opts.Lease)
 	for {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// failed decides what to do after a step failed with err: the next step, or the error to return to
-// the caller. It pauses before a retry.
+// failed handles a step that failed with err: it returns the next step, or the error for the caller.
+// It pauses before a retry.
 func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
 	if now != stepRead && unclearAnswer(err) {
 		if now != stepConfirm {
@@ -40,16 +40,16 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 	return stepConfirm, nil
 }
 
-// stopped returns how long this process was stopped, or its machine suspended, during a call that began at sent and has ended: what it took
-// beyond its timeout.
+// stopped returns how long this process was stopped, or its machine suspended, during a call that began at sent and has
+// ended: the time it took beyond its timeout.
 //
-// rule: that is no failure of the store, and does not count into GiveUpAfter.
+// rule: this is not a failure of the store and does not count towards GiveUpAfter.
 func (l *Locker) stopped(sent, timeout time.Duration) time.Duration {
 	return max(0, l.valid()-sent-timeout-hangGrace)
 }
 
-// ended is the error of an attempt whose wait has ended. It says what kept the attempt waiting: the
-// store, a holder, or nothing but the end of the caller's context.
+// ended is the error of an attempt whose wait has ended. It says why the attempt got no lock: store
+// failures, a holder, or only the end of the caller's context.
 func (a *attempt) ended(wait, caller context.Context) error {
 	cause := context.Cause(wait)
 	if caller.Err() == nil && errors.Is(cause, ErrClosed) {
@@ -73,8 +73,8 @@ func (a *attempt) ended(wait, caller context.Context) error {
 	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
 }
 
-// held is the error of an attempt that found the lock held, or free but reserved for the first in its
-// queue.
+// held is the error of an attempt that found the lock held, or available but reserved for the first in
+// its queue.
 func (a *attempt) held(cause error) error {
 	r := a.last.record
 	e := &HeldError{Name: a.name, Token: r.Token, Cause: cause}
@@ -94,7 +94,7 @@ func (a *attempt) held(cause error) error {
 	return e
 }
 
-// unclearAnswer tells whether a write that returned err may have been applied, or may yet be.
+// unclearAnswer reports whether a write that returned err may have been applied, or may yet be.
 func unclearAnswer(err error) bool {
 	return err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, errNotSent)
 }

@@ -7,20 +7,19 @@ import (
 )
 
 // Keyed is a set of mutexes inside one process, one per key. A mutex exists only while its key is in
-// use. Callers with the same key take turns in the order in which they came; callers with different
-// keys do not affect each other. The zero value is ready to use. Safe for concurrent use; must not be
-// copied.
+// use. Callers with the same key take turns in order of arrival; callers with different keys do not
+// affect each other. The zero value is ready to use. Safe for concurrent use; must not be copied.
 //
 // It excludes only the goroutines of this process, and is not re-entrant. Across processes use a
 // [Locker].
 type Keyed[K comparable] struct {
 	mu     sync.Mutex
 	locked map[K][]chan struct{} // the locked keys, each with its waiters in order; a closed channel grants the key
-	peak   int                   // most keys in use since the map was made
+	peak   int                   // most keys in use since the map was created
 }
 
-// shrinkAbove: a map that has had more keys than this is dropped once it is empty, because Go's maps
-// keep the memory of the most keys they ever had.
+// shrinkAbove: a map that has held more keys than this is dropped once it is empty, because a Go map
+// never frees the memory of its largest size.
 const shrinkAbove = 1024
 
 // Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx
@@ -53,7 +52,7 @@ func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}
 }
 
-// TryLock locks key if nobody has it; ok tells whether it did.
+// TryLock locks key if it is free; ok reports whether it did.
 func (k *Keyed[K]) TryLock(key K) (unlock func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +70,7 @@ func (k *Keyed[K]) Len() int {
 	return len(k.locked)
 }
 
-// enter locks key and returns nil if it is free. Otherwise it queues the caller: turn is closed when
+// enter locks key and returns nil if key is free. Otherwise it queues the caller: turn is closed when
 // key has been locked for it.
 func (k *Keyed[K]) enter(key K) (turn chan struct{}) {
 	k.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Lease is one granted lock. It is held until it is released ([Lease.Release]) or lost, and does not
-// become held again. Run the protected work under [Lease.Context]. All methods are safe for
+// Lease is one granted lock. It is held until it is released ([Lease.Release]) or lost; after that it
+// is never held again. Run the protected work under [Lease.Context]. All methods are safe for
 // concurrent use.
 type Lease struct {
 	l     *Locker
@@ -24,10 +24,10 @@ type Lease struct {
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
-	lost     chan struct{} // closed at loss
+	lost     chan struct{} // closed when the lease is lost
 	stop     chan struct{} // closed when the lease ends, released or lost
 	released chan struct{} // closed when the release has its result
-	asked    chan struct{} // closed when somebody asks for the release
+	asked    chan struct{} // closed when a release is requested
 
 	mu         sync.Mutex
 	state      leaseState
@@ -44,7 +44,7 @@ type Lease struct {
 	releaseErr error // set before released is closed
 }
 
-// leaseState only ever changes once, from held to one of the others.
+// leaseState changes at most once, from leaseHeld to one of the others.
 type leaseState int
 
 const (
@@ -53,7 +53,7 @@ const (
 	leaseLost
 )
 
-// newLease makes a lease of a granted attempt and starts to renew it. sent is when the granting
+// newLease makes the lease of a granted attempt and schedules its renewals. sent is when the granting
 // operation was sent. The error is ErrClosed.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
@@ -68,7 +68,7 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 		until:    math.MinInt64,
 		due:      notDue,
 	}
-	// The lease outlives the context of the acquisition, which may have been about the wait only.
+	// The lease outlives the context of the acquisition, which may only have bounded the wait.
 	le.ctx, le.cancel = context.WithCancelCause(context.WithoutCancel(caller))
 	l.mu.Lock()
 	if l.closed {
@@ -94,8 +94,8 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 // Name is the name of the lock.
 func (le *Lease) Name() string { return le.name }
 
-// Token is the fencing token: greater than those of all earlier grants of the name. It changes only
-// by RaiseToken.
+// Token is the fencing token: greater than those of all earlier grants of the name. Only RaiseToken
+// changes it.
 func (le *Lease) Token() int64 {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -103,36 +103,35 @@ func (le *Lease) Token() int64 {
 }
 
 // Context ends when the lease does. Its cause ([context.Cause]) is a [*LostError] after a loss and
-// [ErrReleased] after a release. It carries the values of the context given to Acquire, but not its
-// end. Work that the lock protects runs on it.
+// [ErrReleased] after a release. It carries the values of the context given to Acquire, but does not
+// end with it. Run the work that the lock protects under it.
 func (le *Lease) Context() context.Context { return le.ctx }
 
-// Lost is closed when the lease is lost; not when it is released.
+// Lost returns a channel that is closed when the lease is lost, but not when it is released.
 func (le *Lease) Lost() <-chan struct{} { return le.lost }
 
 // Suspect returns a channel that is closed when half of the lease has passed without a renewal: the
 // store does not answer, and the lease will be lost unless it does soon. If your work has points
 // where it can stop safely, stop at the next one. If a renewal succeeds after all, Suspect returns a
-// new channel from then on.
+// new channel from then on. The channel is also closed when the lease is lost.
 func (le *Lease) Suspect() <-chan struct{} {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.suspect
 }
 
-// ReleaseRequested is closed when somebody asks for the release of the lock
+// ReleaseRequested returns a channel that is closed when an operator requests the release of the lock
 // ([Locker.RequestRelease]).
 func (le *Lease) ReleaseRequested() <-chan struct{} { return le.asked }
 
-// RequestReason is the reason given with that request; empty if there was none.
+// RequestReason is the reason given with that request; empty if there was no request.
 func (le *Lease) RequestReason() string {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.why
 }
 
-// Remaining is how long the lease is certain to last if no further renewal succeeds; 0 when it has
-// ended.
+// Remaining is how much longer the lease lasts if no further renewal succeeds; 0 if it has ended.
 func (le *Lease) Remaining() time.Duration {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -144,10 +143,10 @@ func (le *Lease) Remaining() time.Duration {
 }
 
 // Check returns nil if the lease is held and lasts at least need longer, even if no further renewal
-// succeeds. Call it before an effect that takes up to need. Otherwise the error is the [*LostError],
+// succeeds. Call it before an action that takes up to need. Otherwise the error is the [*LostError],
 // [ErrReleased] or [ErrTooShort].
 //
-// The effect may be delayed after the check, for example by a pause of the process. Where that
+// The action may be delayed after the check, for example by a pause of the process. Where that
 // matters, the resource must compare tokens.
 func (le *Lease) Check(need time.Duration) error {
 	le.mu.Lock()
@@ -165,10 +164,10 @@ func (le *Lease) Check(need time.Duration) error {
 	return nil
 }
 
-// RaiseToken makes the token greater than floor, if it is not already, and returns it. Use it when
-// the resource has seen a higher token than [Lease.Token]: then the lock's record was deleted,
-// restored from a backup, or lost by its server. It retries until the store answers, ctx ends or the
-// lease is lost. After an error the token may or may not be raised; calling again is safe.
+// RaiseToken raises the token above floor, unless it is higher already, and returns it. Use it if the
+// resource has seen a higher token than [Lease.Token]: then the lock's record was deleted, restored
+// from a backup, or lost by its server. RaiseToken retries until the store answers, ctx ends or the
+// lease ends. After an error the token may or may not be raised; calling again is safe.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
 		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no sane resource has seen such a " +
@@ -203,14 +202,14 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 }
 
 // Release ends the lease at once and removes it from the store in the background, retrying for at
-// most one lease. (Time in which the process was stopped during a request does not count.) ctx only
-// bounds how long Release waits for that: if ctx ends first, Release returns its error and the
-// release continues. Further calls return the same result. The token counter stays in the store.
+// most one lease. (Time during a request in which the process was stopped does not count.) ctx only
+// bounds how long Release waits for the removal: if ctx ends first, Release returns its error and the
+// removal continues. Further calls return the same result. The token counter stays in the store.
 //
-// It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last
-// may have been done without the lock. It returns an [*UnavailableError] if the store could not be
-// reached, and an error with [ErrPermanent] if the store refuses; the lock then becomes free after one
-// lease.
+// It returns a [*LostError] (which wraps [ErrLost]) if the lease was lost before: the last part of the
+// work may have run without the lock. It returns an [*UnavailableError] if the store could not be
+// reached, and an error that wraps [ErrPermanent] if the store refuses; the lock then becomes free
+// after one lease.
 func (le *Lease) Release(ctx context.Context) error {
 	if lost := le.beginRelease(false); lost != nil {
 		return lost
@@ -224,13 +223,13 @@ func (le *Lease) Release(ctx context.Context) error {
 	case <-le.released:
 		return le.releaseErr
 	case <-ctx.Done():
-		return fmt.Errorf("release of lock %q goes on in the background: %w", le.name, context.Cause(ctx))
+		return fmt.Errorf("release of lock %q continues in the background: %w", le.name, context.Cause(ctx))
 	}
 }
 
 // beginRelease ends the lease, if it has not ended, and starts its release in the store. It returns
-// the error of a lost lease. counted: the caller is already in l.wg, so it works even while the
-// Locker is closing.
+// the error of a lost lease. counted means that the caller is already counted in l.wg, so that the
+// release works even while the Locker is closing.
 func (le *Lease) beginRelease(counted bool) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -245,8 +244,8 @@ func (le *Lease) beginRelease(counted bool) error {
 		defer le.l.wg.Done()
 	}
 	if le.state == leaseLost {
-		// A lost lease may still be in the record, if only renewals failed. The code that used it is
-		// done now, so free the lock early.
+		// A lost lease may still be in the record if only renewals failed. The code that used it has
+		// finished, so free the lock early.
 		le.cleaned = true
 		le.l.abandon(le.name, le.hold)
 		return le.lossError()
@@ -259,7 +258,7 @@ func (le *Lease) beginRelease(counted bool) error {
 		defer close(le.released)
 		gone, err := le.l.giveUp(le.name, le.hold)
 		if le.stale {
-			le.l.seen.markDead(le.hold.ID) // not earlier: others of this Locker would take it, and we would report a loss
+			le.l.seen.markDead(le.hold.ID) // not earlier: another waiter of this Locker would take it over, and we would report a loss
 		}
 		switch {
 		case err != nil:
@@ -273,9 +272,9 @@ func (le *Lease) beginRelease(counted bool) error {
 	return nil
 }
 
-// sitOut waits for the end of the takeover delay. It returns false if the lease is lost meanwhile, or wait ends.
+// sitOut waits for the end of the takeover delay. It returns false if the lease ends or wait ends first.
 //
-// rule: the lock is held, and renewed, while what the old holder sent runs out, even when nobody waits for that any more.
+// rule: the lock stays held and renewed until the old holder's requests have run out, even if the caller stops waiting.
 func (le *Lease) sitOut(wait context.Context, until time.Duration) bool {
 	l := le.l
 	le.mu.Lock()
@@ -301,7 +300,8 @@ func (le *Lease) sitOut(wait context.Context, until time.Duration) bool {
 	return false
 }
 
-// lapse ends a lease without freeing the lock, if its takeover delay is not over: who takes the lock over then begins a delay of his own.
+// lapse ends a lease without freeing the lock if its takeover delay has not ended: the next holder must take the lock
+// over, and so starts a delay of its own.
 func (le *Lease) lapse() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -321,14 +321,14 @@ func (le *Lease) lossError() error {
 	return le.lostErr
 }
 
-// held tells that the lease has not ended, and whether it already lasts until the end set by WithMaxHold.
+// held reports whether the lease has not ended, and whether it already lasts until the end set by WithMaxHold.
 func (le *Lease) held() (held, enough bool) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.state == leaseHeld, le.deadline >= le.last
 }
 
-// hear reports a request to release to the holder; asked is empty if there is none.
+// hear passes a request to release on to the holder; asked is empty if there is none.
 func (le *Lease) hear(asked string) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -338,8 +338,8 @@ func (le *Lease) hear(asked string) {
 	}
 }
 
-// whyGone finds out why the record does not have the lease any more. Its timeout is short, because
-// the holder does not know about the loss before it returns.
+// whyGone finds out why the record no longer has the lease. Its timeout is short, because the holder
+// is told of the loss only after it returns.
 func (le *Lease) whyGone() (reason LostReason, why string) {
 	r, err := le.record(min(opTimeout(le.hold.Lease), minMargin))
 	if f := r.Forced; err == nil && f != nil && f.ID == le.hold.ID {
@@ -371,7 +371,7 @@ func (le *Lease) bound(last time.Duration) {
 func (le *Lease) extend(sent time.Duration) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	le.expire() // rule: an answer that comes after the deadline revives nothing
+	le.expire() // rule: an answer after the deadline does not revive the lease
 	if le.state != leaseHeld {
 		return
 	}
@@ -383,13 +383,13 @@ func (le *Lease) extend(sent time.Duration) {
 	}
 }
 
-// half tells whether less than half of the lease is left for want of renewals, not because of
-// WithMaxHold. le.mu is held.
+// half reports whether less than half of the lease is left because of missing renewals, not because
+// of WithMaxHold. le.mu is held.
 func (le *Lease) half() bool {
 	return le.deadline < le.last && le.deadline-le.l.valid() < le.hold.Lease/2
 }
 
-// raised applies a granted RaiseToken to the lease. The answer also counts as a renewal.
+// raised applies a successful RaiseToken to the lease. The answer also counts as a renewal.
 func (le *Lease) raised(token int64, sent time.Duration) (int64, error) {
 	le.extend(sent)
 	le.l.seen.granted(le.name, token, le.hold)
@@ -461,7 +461,7 @@ func (le *Lease) declareLost(reason LostReason, why string) {
 		le.l.stats.lostGone.Add(1)
 	}
 	if !le.suspected {
-		close(le.suspect) // so that code that watches only Suspect learns of the loss, too
+		close(le.suspect) // also notifies code that watches only Suspect
 		le.suspected = true
 	}
 	le.end(leaseLost, le.lostErr)

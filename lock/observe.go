@@ -6,19 +6,19 @@ import (
 )
 
 const (
-	maxObservations = 10_000 // names; if one is forgotten, a takeover has to watch its record for a whole lease again
+	maxObservations = 10_000 // names; if one is forgotten, a takeover has to observe its record for a whole lease again
 	maxDead         = 1_000  // ids; if one is forgotten, this process has to wait for the lease of its own orphan
 )
 
-// observations is what a Locker remembers about the records it has read. Every read adds to it, so
+// observations holds what a Locker remembers about the records it has read. Every read adds to it, so
 // repeated calls of TryAcquire find a dead holder as soon as one long Acquire does. Safe for
 // concurrent use.
 type observations struct {
 	mu    sync.Mutex
 	names map[string]*observation
-	// dead has the ids of this Locker's own holds that no code relies on any more: of attempts that
-	// failed with an unclear outcome, and of lost leases that were released. A hold with such an id
-	// may be taken over at once. deadOrder has the same ids, oldest first.
+	// dead has the ids of this Locker's own holds that no code relies on: of attempts that failed with
+	// an unclear outcome, and of lost leases that were released. A hold with such an id may be taken
+	// over at once. deadOrder has the same ids, oldest first.
 	dead      map[HoldID]struct{}
 	deadOrder []HoldID
 }
@@ -39,7 +39,7 @@ type observation struct {
 
 // saw records a reply of the store that arrived at now, and returns the updated observation.
 //
-// rule: the time that counts is that of the reply that first showed the version: it is later than the write.
+// rule: the time counts from the reply that first showed the version, which is later than the write.
 func (o *observations) saw(name string, r Record, found bool, now time.Duration) observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +81,7 @@ func (o *observations) granted(name string, token int64, h Hold) {
 	defer o.mu.Unlock()
 	ob := o.get(name)
 	ob.floor = max(ob.floor, token)
-	if !h.Shared() { // shared holders go on watching each other
+	if !h.Shared() { // shared holders continue to observe each other
 		*ob = observation{floor: ob.floor, turns: ob.turns, record: Record{Name: name, Token: token, Hold: &h}}
 	}
 }
@@ -95,14 +95,14 @@ func (o *observations) ended(name string, id HoldID) {
 	}
 }
 
-// keepTurns keeps what a wait learned, for the next wait for the same name.
+// keepTurns saves the turns of a wait for the next wait for the same name.
 func (o *observations) keepTurns(name string, t turns) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.get(name).turns = t
 }
 
-// look returns what is known about name, without asking the store.
+// look returns the observation of name, without querying the store.
 func (o *observations) look(name string) observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -149,7 +149,7 @@ func (o *observations) markDead(id HoldID) {
 	o.deadOrder = append(o.deadOrder, id)
 }
 
-// isDead tells whether markDead was called with the id, and it is not yet forgotten.
+// isDead reports whether markDead was called with the id and the id is not yet forgotten.
 func (o *observations) isDead(id HoldID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 )
 
 // pace estimates how long the store takes to answer, as TCP does for its retransmissions (RFC 6298): a smoothed
-// mean and a smoothed deviation. A store that is slow, but works, gets more time for acquisitions. Otherwise each of
-// them would be given up shortly before its answer, undone and begun again, which makes the store slower still.
-// Safe for concurrent use.
+// mean and a smoothed deviation. Acquisitions on a slow but working store get more time. Otherwise each of them would
+// be given up shortly before its answer, undone and restarted, which would make the store slower still. Safe for
+// concurrent use.
 type pace struct {
 	mu        sync.Mutex
 	answered  time.Duration // when the last answer came, on Locker.clock; 0 = none yet
@@ -17,10 +17,10 @@ type pace struct {
 	deviation time.Duration
 }
 
-// saw records a call that began at began and ended at end, with an answer or without.
+// saw records a call from began to end, with or without an answer.
 //
-// rule: a call without an answer counts only if others were answered meanwhile. A store that is gone is not slow:
-// waiting for it takes no longer than before.
+// rule: a call without an answer counts only if other calls were answered meanwhile. An unreachable store is not slow:
+// it does not lengthen timeouts.
 func (p *pace) saw(began, end time.Duration, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,13 +46,13 @@ func (p *pace) patience() time.Duration {
 	return p.mean + 4*p.deviation
 }
 
-// timeout bounds one operation of this attempt. A lease has time for two. A release waits no longer for a slow store:
-// if its request is lost, others wait for the lock.
+// timeout bounds one operation of this attempt. At least two fit into a lease. A release keeps the short timeout even on
+// a slow store: if its request is lost, the waiters have to wait for the retry.
 func (a *attempt) timeout() time.Duration {
 	return max(opTimeout(a.hold.Lease), min(a.l.pace.patience(), a.hold.Lease/2))
 }
 
-// ask calls the store for an attempt, and learns how long its answers take.
+// ask calls the store for an attempt, and records in pace how long the answer took.
 func ask[T any](a *attempt, wait context.Context, timeout time.Duration, op func(context.Context) (T, error), late func(T, error)) (T, error) {
 	began := a.l.clock()
 	v, err := call(a.l, wait, timeout, op, late)

@@ -8,8 +8,9 @@ import (
 )
 
 // abandon undoes an attempt whose outcome is unknown, in the background and independently of the
-// caller's context. If the attempt is applied even later, its hold is an orphan that nobody renews:
-// others take it over after one lease, and this Locker at once, because it remembers the id as dead.
+// caller's context. If the attempt is applied even later, its hold is an orphan that is never renewed:
+// other Lockers take it over after one lease, and this one at once, because it remembers the id as
+// dead.
 //
 // The caller is counted in l.wg.
 func (l *Locker) abandon(name string, h Hold) {
@@ -22,12 +23,13 @@ func (l *Locker) abandon(name string, h Hold) {
 	}()
 }
 
-// release removes the hold, retrying until the first clear answer, for one lease at most (in which
-// this process was not stopped). gone means that the lease had been taken away: the record did not
-// have the hold at the first try already. (At a later try, an earlier one of our own may have removed it.)
+// release removes the hold, retrying until the first clear answer, for at most one lease, not counting
+// time in which this process was stopped. gone means that the lease had been taken away: the record
+// did not have the hold even at the first try. (Before a later try, our own earlier one may have
+// removed it.)
 //
 // rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
-// the lock locked.
+// the lock held.
 func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	begin, retry, timeout := l.valid(), newJitter(min(time.Second, h.Lease/20)), opTimeout(h.Lease)
 	for try := 1; ; try++ {
@@ -35,7 +37,7 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 		ok, err := call(l, l.base, timeout, func(ctx context.Context) (bool, error) {
 			return l.store.Release(ctx, name, h, NewVersion())
 		}, nil)
-		begin += l.stopped(sent, timeout) // rule: a suspension does not end the tries to release
+		begin += l.stopped(sent, timeout) // rule: a suspension does not end the retries of a release
 		if err == nil {
 			return !ok && try == 1, nil
 		}
@@ -49,11 +51,11 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	}
 }
 
-// handOff passes an exclusive hold, which nobody in this process uses any more, to the first waiter
-// of this process, in one round trip. unclear: the store gave no answer, so that waiter finds out
-// whether it has the lock.
+// handOff passes an exclusive hold, which is no longer used in this process, to the first waiter of
+// this process, in one round trip. unclear means that the store gave no answer: the waiter must find
+// out whether it has the lock.
 //
-// rule: bound to the id of the hold, as everything a holder does; the new lease has its own id and a token of its own.
+// rule: bound to the id of the hold, like every write of a holder; the new lease has an id and a token of its own.
 func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
 	if h.Shared() || l.open.Err() != nil {
 		return false, false
@@ -62,8 +64,8 @@ func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
 	if w == nil {
 		return false, false
 	}
-	// A chosen waiter does not acquire by itself meanwhile, so its hold does not change. The new lease counts
-	// from here, and so does its first renewal.
+	// A chosen waiter does not acquire on its own meanwhile, so its hold does not change. The new lease and its first
+	// renewal count from here.
 	to, sent := w.hold, l.valid()
 	g, err := call(l, l.base, opTimeout(min(h.Lease, to.Lease)), func(ctx context.Context) (grant, error) {
 		token, ok, err := l.store.HandOff(ctx, name, h.ID, to, NewVersion())

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// When is a lease renewed? A fifth of it after the last renewal was sent. One goroutine per Locker
-// (keepRenewing) has the schedule of all leases. It renews those that are due together with those
-// that are due soon, in one command if the store is a [BatchRenewer]:
+// When is a lease renewed? A fifth of its length after the last renewal was sent. One goroutine per
+// Locker (keepRenewing) schedules all leases. It renews the leases that are due together with those
+// due soon, in one command if the store is a [BatchRenewer]:
 //
 //	due ──► a batch: leases of the same length
-//	          ├─ all of them found ──► due again after a fifth of the lease
-//	          ├─ no clear answer ──► the same again, with more time
-//	          │     └─ no clear answer ──► each by itself
-//	          └─ fewer ──► parts of it, in the same way
-//	                └─ fewer ──► each by itself: renewed, lost, or tried again until its deadline
+//	          ├─ all found ──► due again after a fifth of the lease
+//	          ├─ no clear answer ──► the same batch again, with more time
+//	          │     └─ no clear answer ──► each lease by itself
+//	          └─ fewer found ──► smaller batches, in the same way
+//	                └─ fewer found ──► each lease by itself: renewed, lost, or retried until its deadline
 //
 // The leases of a batch are equally long, so they have the same interval and timeout. Each batch
-// runs on its own goroutine. If one hangs, it delays its own leases only, and not longer than a
-// single renewal that hangs would.
+// runs on its own goroutine. If one hangs, it delays only its own leases, and no longer than a single
+// hanging renewal would.
 
 const (
 	renewalsPerLease = 5
-	batchPart        = 45                           // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
+	batchPart        = 45                           // about the square root of MaxRenewals, so that one lost lease costs a full batch few extra commands
 	notDue           = time.Duration(math.MaxInt64) // of a lease whose renewal is under way
 )
 
 // renewalWindow is how much earlier than due a lease may be renewed to join a batch. It is half of
-// the interval: so leases that were once in one batch stay together, and two batches that are not
+// the interval, so leases that were once in one batch stay together, and two batches that are not
 // full are at least that far apart.
 func renewalWindow(lease time.Duration) time.Duration { return lease / renewalsPerLease / 2 }
 
@@ -61,7 +61,7 @@ func (l *Locker) wakeRenewer() {
 	}
 }
 
-// keepRenewing renews all leases of the Locker until none is left; renewAfter starts it again.
+// keepRenewing renews all leases of the Locker until none is left; renewAfter restarts it.
 func (l *Locker) keepRenewing() {
 	defer l.wg.Done()
 	for {
@@ -73,7 +73,7 @@ func (l *Locker) keepRenewing() {
 			l.inBackground(func() { l.renewBatch(due) })
 			continue
 		}
-		var timer <-chan time.Time // nil, which blocks for ever, if all renewals are under way
+		var timer <-chan time.Time // nil, which blocks forever, if all renewals are under way
 		if next != notDue {
 			timer = time.After(next - l.valid())
 		}
@@ -132,8 +132,8 @@ func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
 	return batch, 0, true
 }
 
-// renewBatch renews leases of the same length, with one command if possible. If the answer does not
-// confirm all of them, it continues with parts of the batch, then with each lease by itself. Without a clear answer it tries once more.
+// renewBatch renews leases of the same length, with one command if possible. If the answer does not confirm all of them, it
+// continues with smaller batches, then with each lease by itself. Without a clear answer it retries the batch once.
 func (l *Locker) renewBatch(batch []*Lease) {
 	batch = slices.DeleteFunc(batch, func(le *Lease) bool {
 		held, enough := le.held()
@@ -150,12 +150,12 @@ func (l *Locker) renewBatch(batch []*Lease) {
 	for i, le := range batch {
 		renewals[i] = Renewal{Name: le.name, Hold: le.hold, Version: NewVersion()}
 	}
-	// rule: the deadline of every lease in a batch counts from the sending of the batch.
+	// rule: the deadline of every lease in a batch counts from the send of the batch.
 	sent := l.valid()
 	found, err := renewal(l, shortestTimeout(batch), func(ctx context.Context) (int, error) {
 		return l.batches.RenewMany(ctx, renewals)
 	})
-	// rule: a batch extends its leases only if all of them were found: it does not say which one was not.
+	// rule: a batch extends its leases only if all of them were found: the answer does not say which were not.
 	if err == nil && found == len(batch) {
 		for _, le := range batch {
 			le.extend(sent)
@@ -175,10 +175,10 @@ func (l *Locker) renewBatch(batch []*Lease) {
 		}
 		retry := newJitter(batch[0].hold.Lease / 20)
 		pause(l.base.Done(), retry.Next())
-		l.renewBatch(batch) // with more time: a slow store would be slower still with many commands
+		l.renewBatch(batch) // with more time: many commands would slow a slow store down further
 		return
 	}
-	// rule: what a batch did not confirm is renewed by smaller ones, and by single renewals in the end.
+	// rule: leases that a batch did not confirm are renewed in smaller batches, and finally one by one.
 	if len(batch) <= batchPart {
 		l.renewEach(batch)
 		return
@@ -188,7 +188,7 @@ func (l *Locker) renewBatch(batch []*Lease) {
 	}
 }
 
-// isLate tells whether the last renewal of the lease has failed.
+// isLate reports whether the last renewal of the lease has failed.
 func (le *Lease) isLate() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -202,8 +202,8 @@ func (l *Locker) renewEach(leases []*Lease) {
 	}
 }
 
-// hearRequests finds out which of the holders were asked to release. An error does no harm: the next
-// batch asks again.
+// hearRequests passes requests to release on to the holders of a batch. An error does no harm: the
+// next batch queries again.
 func (l *Locker) hearRequests(batch []*Lease) {
 	names := make([]string, len(batch))
 	for i, le := range batch {
@@ -224,10 +224,10 @@ func (l *Locker) hearRequests(batch []*Lease) {
 func (le *Lease) renew() {
 	retry := newJitter(le.hold.Lease / 20)
 	for {
-		// rule: the deadline counts from the sending: the store may have applied the renewal right then.
+		// rule: the deadline counts from the send: the store may have applied the renewal right then.
 		sent := le.l.valid()
 		r, err := renewal(le.l, le.renewalTimeout(), func(ctx context.Context) (renewed, error) {
-			// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
+			// rule: bound to the id, not to a version: our own earlier renewal, if its answer was lost, must not end the lease.
 			asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
 			return renewed{asked, ok}, err
 		})
@@ -242,14 +242,14 @@ func (le *Lease) renew() {
 			return
 		}
 		le.renewalFailed(err)
-		// rule: a failed renewal is tried again until the deadline, and no longer.
+		// rule: a failed renewal is retried until the deadline, and no longer.
 		if !pause(le.stop, retry.Next()) {
 			return
 		}
 	}
 }
 
-// look finds out, without a renewal, what others have done with a lease that already lasts until its end: released it by force, or asked for it.
+// look checks, without a renewal, whether a lease that already lasts until its end was released by force or requested.
 func (le *Lease) look() {
 	sent := le.l.valid()
 	r, err := le.record(opTimeout(le.hold.Lease))
@@ -265,8 +265,9 @@ func (le *Lease) look() {
 	le.l.renewAfter(le, sent)
 }
 
-// renewal calls the store. If the store has become slow, acquisitions learn that from an answer: they give up earlier
-// than a renewal, and would never see one. Quick answers tell them nothing: acquisitions may wait for more.
+// renewal calls the store. If the store has become slow, it reports the slow answer to l.pace for acquisitions: their
+// timeouts are shorter, so they would never see one. Fast answers are not reported, because an acquisition may wait for
+// more than a renewal does.
 func renewal[T any](l *Locker, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
 	began := l.clock()
 	v, err := call(l, l.base, timeout, op, nil)
@@ -278,8 +279,8 @@ func renewal[T any](l *Locker, timeout time.Duration, op func(context.Context) (
 
 // renewalTimeout bounds the next renewal of a lease.
 //
-// rule: one that follows a failed renewal has half of the time that is left. A slow store would answer all of them too
-// late, one after another, until the lease is lost.
+// rule: a renewal that follows a failed one gets half of the remaining time. Otherwise a slow store would answer one
+// retry after another too late, until the lease is lost.
 func (le *Lease) renewalTimeout() time.Duration {
 	least := opTimeout(le.hold.Lease)
 	le.mu.Lock()
@@ -290,7 +291,7 @@ func (le *Lease) renewalTimeout() time.Duration {
 	return max(least, (le.deadline-le.l.valid())/2)
 }
 
-// shortestTimeout bounds a renewal of some leases.
+// shortestTimeout is the shortest renewalTimeout of the leases in a batch.
 func shortestTimeout(batch []*Lease) time.Duration {
 	least := batch[0].renewalTimeout()
 	for _, le := range batch[1:] {
@@ -305,7 +306,7 @@ type renewed struct {
 	ok    bool
 }
 
-// renewalFailed counts an error of the store and keeps it, to be the Cause of a later LostError.
+// renewalFailed counts a store error and keeps it as the Cause of a later LostError.
 func (le *Lease) renewalFailed(err error) {
 	le.l.stats.renewFailed.Add(1)
 	le.mu.Lock()

@@ -7,20 +7,23 @@ import (
 )
 
 // When is a holder presumed dead, and its lock taken over? Only after this Locker has itself
-// watched one version of the holder's record stay unchanged for the holder's whole lease plus a
-// margin for clock rates (decide, patience, standstill). It compares no stored date with a clock:
-// the clocks of two machines may differ by any amount, while their rates are nearly equal. The
-// takeover is a compare-and-swap on the observed version (attempt.write), so a renewal at the last
-// moment wins.
+// observed one version of the holder's record unchanged for the holder's whole lease plus a margin
+// for clock rates (decide, patience, standstill). It never compares a stored date with a clock: the
+// clocks of two machines may differ by any amount, while their rates are nearly equal. The takeover
+// is a compare-and-swap on the observed version (attempt.write), so a renewal at the last moment
+// wins.
+//
+// Two holders need no wait: an orphan of this Locker itself, and a process of this machine that has
+// provably ended (patience).
 
 // decision is what an attempt does about the record it has read.
 type decision struct {
 	next     step                        // stepDone: wait
-	patience time.Duration               // look again after at most this long: by then a holder or waiter may be dead
+	patience time.Duration               // read again after at most this long: a holder or waiter may be dead by then
 	remove   func(context.Context) error // if set, first remove a dead share or waiter from the record
 }
 
-// decide decides about the record that was last read: acquire, take over, remove a dead entry, or
+// decide decides what to do about the record last read: acquire, take over, remove a dead entry, or
 // wait.
 func (a *attempt) decide() decision {
 	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
@@ -32,7 +35,7 @@ func (a *attempt) decide() decision {
 		}
 		return left <= 0
 	}
-	// rule: a place in the queue is itself a lease: a waiter that died costs that, not more.
+	// rule: a place in the queue is itself a lease: a dead waiter blocks the queue only until its place expires.
 	for _, e := range r.Queue {
 		if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {
 			return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
@@ -40,7 +43,7 @@ func (a *attempt) decide() decision {
 			})}
 		}
 	}
-	// rule: nobody but the first in the queue may acquire, whether he queues himself or not.
+	// rule: only the first in the queue may acquire; attempts outside the queue wait until it is empty.
 	turn := len(r.Queue) == 0 || r.Queue[0].ID == a.hold.ID
 	switch {
 	case r.Hold != nil:
@@ -48,7 +51,7 @@ func (a *attempt) decide() decision {
 			return decision{next: stepTakeOver}
 		}
 	case len(r.Shares) >= max(a.hold.Permits, 1):
-		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
+		// rule: each entry has its own lease and version, so renewals of the others do not keep a dead one alive.
 		for _, e := range r.Shares {
 			if dead(e.Hold, ob.entries[e.Version]) {
 				a.expired = a.expired || !a.l.seen.isDead(e.ID)
@@ -63,7 +66,7 @@ func (a *attempt) decide() decision {
 	return decision{next: stepDone, patience: patience}
 }
 
-// removing makes a decision's remove from a store operation. Whether it removed anything does not
+// removing turns a store operation into a decision's remove. Whether it removes anything does not
 // matter: the record is read again afterwards.
 func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
 	return func(wait context.Context) error {
@@ -76,15 +79,15 @@ func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.
 func (l *Locker) patience(h Hold) time.Duration {
 	switch {
 	case l.seen.isDead(h.ID):
-		return 0 // our own orphan: no code relies on it any more
+		return 0 // our own orphan: no code relies on it
 	case provablyDead(l.opts.Owner, h.Owner):
-		return 0 // a process of this machine that is gone
+		return 0 // a process of this machine that has ended
 	}
 	return standstill(h.Lease)
 }
 
-// margin is how much earlier than its lease a holder stops. Together with the surplus in standstill
-// it covers clocks that run at different rates.
+// margin is how long before the end of its lease a holder stops. Together with the surplus in
+// standstill it covers clocks that run at different rates.
 func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
 
 // standstill is how long a version must stay unchanged before its holder is presumed dead.

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// turns is what a waiter learns about how a lock changes hands. A waiter that sees the lock go from
-// process to process takes a place in the record's queue. From its position and the average length of
-// a turn it estimates when its own turn comes, and reads rarely until shortly before. That saves most
-// reads of a contended lock.
+// turns holds what a waiter has observed of how a lock changes hands. A waiter that sees the lock go
+// from process to process takes a place in the record's queue. From its position and the average
+// length of a turn it estimates when its own turn comes, and reads rarely until shortly before. That
+// saves most reads of a contended lock.
 type turns struct {
 	known   bool
 	since   time.Duration // the first read of this wait
@@ -18,34 +18,34 @@ type turns struct {
 	began   time.Duration // when that token was granted, at the earliest
 	seen    time.Duration // when that token was first read
 	by      Process       // the last holder we have seen
-	changes int           // how often the holder was another process than before
-	queue   time.Duration // since when others have been in the queue all the time; 0 = the last read showed none
+	changes int           // how often the holder was a different process than before
+	queue   time.Duration // since when every read has shown other waiters in the queue; 0 = the last read showed none
 	evident bool          // this wait has shown that the lock is contended
 
 	turn    time.Duration // how long the latest turns took; 0 = unknown
-	earlier time.Duration // length of a turn in the wait before this one; 0 = it was not contended then
-	haste   float64       // divides the length of a turn, to look earlier: see granted. Less than 1 counts as 1
-	held    time.Duration // how long the lock was held in turns that had ended when we looked; 0 = unknown
+	earlier time.Duration // length of a turn in the wait before this one; 0 = the lock was not contended then
+	haste   float64       // divides the length of a turn, to read earlier: see granted. Less than 1 counts as 1
+	held    time.Duration // how long the lock was held in turns that had ended when we read; 0 = unknown
 }
 
 const (
 	turnsMemory   = 10 * time.Second      // how long a Locker remembers that a lock was contended
-	turnsPatience = time.Second           // how long a waiter without a place lets those with one go first
+	turnsPatience = time.Second           // how long a waiter without a place gives precedence to waiters with one
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
 	minProbe      = 2 * time.Millisecond  // shortest pause between two tries of the first in the queue
 	maxProbe      = 25 * time.Millisecond // longest
-	probeForAll   = 64 * time.Millisecond // … divided by the number of waiters: it looks for all of them
+	probeForAll   = 64 * time.Millisecond // … divided by the number of waiters: a late probe delays all of them
 	firstTurn     = 8                     // divides the first turn that a waiter sees end: it may be much longer than the next ones
-	maxProbes     = 8                     // tries in a row; then a read, which alone shows whether the holder is alive
+	maxProbes     = 8                     // tries in a row; then a read, because only a read shows whether the holder is alive
 )
 
-// saw learns from a record that was read at at. own is the hold that waits.
+// saw updates t from a record read at time at. own is the waiting hold.
 //
 // A lock that is handed off inside one process for several turns does not count as contended: places
-// in the record's queue would end these cheap handoffs.
+// in the record's queue would prevent these cheap handoffs.
 func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	switch {
-	case !t.known || r.Token < t.token: // the first read, or the record has been deleted and made again
+	case !t.known || r.Token < t.token: // the first read, or the record has been deleted and created again
 		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, turn: t.earlier, haste: t.haste, held: t.held}
 	case t.now != r.Token:
 		if n := r.Token - t.now; n > 0 { // a read may be older than the one before
@@ -73,10 +73,10 @@ func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	t.evident = t.evident || t.changes >= 2 && 2*passed <= 3*int64(t.changes) || t.earlier > 0 && passed >= 3 || t.passedBy()
 }
 
-// measure learns from n turns that have ended since the last look that saw one end.
+// measure updates the estimate from n turns that have ended since the last read that saw one end.
 //
-// The last turn is half of the estimate. Otherwise waiters would come late for many turns after a long one,
-// which would make each turn longer, too.
+// The latest turn makes up half of the estimate. Otherwise waiters would be late for many turns after a long one,
+// which would make each of those turns longer, too.
 func (t *turns) measure(at time.Duration, n int64) {
 	if t.turn == 0 {
 		t.turn = (at - t.seen) / time.Duration(n+1) / firstTurn
@@ -86,12 +86,12 @@ func (t *turns) measure(at time.Duration, n int64) {
 	t.turn = latest + (t.turn-latest)>>min(n, 30)
 }
 
-// passedBy tells whether others have been in the queue for so long that it may never become empty.
+// passedBy reports whether other waiters have been in the queue for so long that it may never become empty.
 //
-// rule: nobody waits for ever behind others that have places; then they take one, too.
+// rule: no waiter waits indefinitely behind others that have places: after turnsPatience it takes one, too.
 func (t *turns) passedBy() bool { return t.queue > 0 && t.last-t.queue >= turnsPatience }
 
-// again is what a wait that begins now takes over from this one.
+// again is the initial state of a wait that begins now, derived from this one.
 func (t turns) again(now time.Duration) turns {
 	if !t.evident || now-t.last > turnsMemory {
 		return turns{}
@@ -99,12 +99,12 @@ func (t turns) again(now time.Duration) turns {
 	return turns{earlier: t.length(), haste: t.haste, held: t.held}
 }
 
-// contended tells whether to take a place in the queue.
+// contended reports whether to take a place in the queue.
 func (t turns) contended() bool { return t.evident || t.earlier > 0 }
 
-// length estimates how long a turn takes; 0 = unknown. It is the average of this wait, or what the latest
-// turns took if that is less, or for how long the lock was held: a waiter that looks too early costs a read,
-// one that looks too late leaves the lock unused.
+// length estimates how long a turn takes; 0 = unknown. It is the average of this wait, or the length of the latest
+// turns, or a little more than the time the lock was held, whichever is least: a read that comes too early costs a
+// command, one that comes too late leaves the lock unused.
 func (t turns) length() time.Duration {
 	mean := t.earlier
 	if n := t.now - t.token; n >= 3 || n > 0 && t.earlier == 0 {
@@ -117,9 +117,9 @@ func (t turns) length() time.Duration {
 	return turn
 }
 
-// sawFree learns from a record if it is free: then it has the dates of the last grant and of the release, both
-// of the server's clock. A look that sees that is late, and perhaps others were, too: then turns take much
-// longer than the lock is held, and an estimate from turns alone would make those behind us late, too.
+// sawFree updates held from a record that is free: its dates are those of the last grant and of the release, both
+// from the server's clock. A read that finds the lock free is late, and earlier reads may have been, too: then turns
+// take much longer than the lock is held, and an estimate from turns alone would also make the waiters behind us late.
 func (t *turns) sawFree(r Record) {
 	if held := r.At.Sub(r.Since); !r.Held() && held > 0 && !r.Since.IsZero() {
 		if t.held > 0 {
@@ -129,12 +129,12 @@ func (t *turns) sawFree(r Record) {
 	}
 }
 
-// present is how long the present turn has lasted, as far as this wait has seen.
+// present is how long the present turn has lasted, as far as this wait has observed it.
 func (t turns) present() time.Duration { return t.last - t.seen }
 
-// granted learns from the end of a wait: inTime, or too late, with a lock that had been free for a
-// while. Waiters are late when some turns are much shorter than the average; then they look earlier
-// the next time.
+// granted adjusts haste at the end of a wait. If inTime is false, the waiter came too late: the lock
+// had been free for a while. Waiters are late when some turns are much shorter than the average; the
+// next time they read earlier.
 func (t *turns) granted(inTime bool) {
 	if inTime {
 		t.haste = max(1, t.haste/1.1)
@@ -155,8 +155,8 @@ func (a *attempt) nextPoll(now time.Duration) time.Duration {
 		i = len(a.last.record.Queue) // enqueued just now, after the read
 	}
 	turn = time.Duration(float64(turn) / max(1, a.turns.haste))
-	// Be rather early than late: take the present turn for 9/16 as long as the average, and each further
-	// one for 7/8. A look that is too early costs a read; one that is too late leaves the lock unused.
+	// Early is better than late: assume 9/16 of the average for the present turn, and 7/8 for each further
+	// one. Too early costs a read; too late leaves the lock unused.
 	first := turn * 9 / 16
 	switch i {
 	case 0:
@@ -173,7 +173,7 @@ func (a *attempt) probePause() time.Duration {
 	return max(minProbe, min(turn/16, maxProbe, probeForAll/time.Duration(max(1, len(a.last.record.Queue)))))
 }
 
-// probing tells whether to try to acquire instead of reading. The first in the queue of a contended
+// probing reports whether to try to acquire instead of reading. The first in the queue of a contended
 // lock has no competitors, so a try costs no more than a read and saves a round trip when the lock is
 // free.
 func (a *attempt) probing() bool {

@@ -9,15 +9,14 @@ import (
 )
 
 // maxHandoffs bounds how many handoffs in a row keep a lock inside this process, because other
-// processes may wait, too.
+// processes may be waiting, too.
 const maxHandoffs = 16
 
 // waitQueues has the waiting goroutines of a Locker, by the name of the lock. They get the lock in
-// the order in which they came, and only the first of them, the front, asks the store. Safe for
-// concurrent use.
+// order of arrival, and only the first of them, the front, queries the store. Safe for concurrent use.
 //
-// This is the queue inside one process. The other queue is in the lock's record ([Record].Queue):
-// there the fronts of different processes take places.
+// This is the queue inside one process. The other queue is in the lock's record ([Record].Queue),
+// where the fronts of different processes take places.
 type waitQueues struct {
 	mu    sync.Mutex
 	names map[string]*waitQueue
@@ -27,9 +26,9 @@ type waitQueues struct {
 type waitQueue struct {
 	waiters   []*waiter // the front first
 	handoffs  int       // handoffs in a row
-	contested bool      // other Lockers have been seen with the lock
+	contested bool      // another Locker has been seen holding the lock
 
-	// The failures of the store that the last front met, for the next one: see carryFailure.
+	// The store failures of the last front, for the next one: see carryFailure.
 	failing      bool
 	failingSince time.Duration
 	failure      error
@@ -43,17 +42,17 @@ type waiter struct {
 	ctx     context.Context
 
 	state waiterState // guarded by waitQueues.mu, as is hold
-	hold  Hold        // what it wants
+	hold  Hold        // the hold it wants to acquire
 }
 
-// waiterState says whether a waiter can get a handoff. Handing off takes a round trip to the store:
-// the waiter is chosen before, so that it does not acquire or go away meanwhile.
+// waiterState says whether a waiter can get a handoff. A handoff takes a round trip to the store: the
+// waiter is chosen first, so that it does not acquire or leave meanwhile.
 type waiterState int
 
 const (
 	waiterParked waiterState = iota // sleeps; can get a handoff when it is the front
-	waiterBusy                      // asks the store
-	waiterChosen                    // a handoff to it is under way, or was the last thing it got
+	waiterBusy                      // queries the store
+	waiterChosen                    // a handoff to it is under way, or has just been delivered
 	waiterGone                      // stopped waiting for that handoff: its context ended
 )
 
@@ -62,19 +61,19 @@ type wakeReason int
 
 const (
 	wakeReleased wakeReason = iota // released in this process
-	wakeRest                       // the same, but other processes should get it first: see maxHandoffs
+	wakeRest                       // the same, but other processes should go first: see maxHandoffs
 	wakeHint                       // a Watcher reported it
 )
 
-// hintSpread spreads the reads of waiters of different processes after a hint, which all of them get
+// hintSpread spreads the reads of waiters of different processes after a hint, which they all receive
 // at the same time.
 const hintSpread = 50 * time.Millisecond
 
-// handoff is the outcome of a handoff, for the waiter that it was for.
+// handoff is the outcome of a handoff, delivered to the chosen waiter.
 type handoff struct {
 	grant
 	sent    time.Duration // when it was sent, on l.valid: the new lease counts from here
-	unclear bool          // no answer: the waiter may have the lock, and must ask
+	unclear bool          // no answer: the waiter may have the lock, and must confirm that with the store
 }
 
 // join puts a new waiter at the end of the queue.
@@ -125,8 +124,8 @@ func (ls *waitQueues) length(name string) (n int) {
 	return n
 }
 
-// choose picks the front for a handoff of an exclusive lock, or returns nil if it cannot take it now.
-// After nil, call wake when the lock is free.
+// choose picks the front for a handoff of an exclusive lock, or returns nil if the front cannot take it
+// now. After nil, call wake when the lock is free.
 func (ls *waitQueues) choose(name string) (w *waiter) {
 	ls.with(name, func(ln *waitQueue, front *waiter) {
 		if front.state != waiterParked || front.hold.Shared() || front.ctx.Err() != nil || ln.handoffs >= maxHandoffs {
@@ -141,7 +140,7 @@ func (ls *waitQueues) choose(name string) (w *waiter) {
 
 // wake tells the front that the lock may be free.
 //
-// rule: after so many handoffs in a row it holds back, for waiters of other processes.
+// rule: after maxHandoffs in a row the front holds back, so that waiters of other processes get a chance.
 func (ls *waitQueues) wake(name string) {
 	ls.with(name, func(ln *waitQueue, front *waiter) {
 		r := wakeReleased
@@ -157,7 +156,7 @@ func (ls *waitQueues) hint(name string) {
 	ls.with(name, func(_ *waitQueue, front *waiter) { front.tell(wakeHint) })
 }
 
-// tell wakes w, unless a reason is pending already.
+// tell wakes w, unless a wake-up is already pending.
 func (w *waiter) tell(r wakeReason) {
 	select {
 	case w.wake <- r:
@@ -165,7 +164,7 @@ func (w *waiter) tell(r wakeReason) {
 	}
 }
 
-// park allows handoffs to w; hold is what it then gets.
+// park allows handoffs to w, which then gets hold.
 func (ls *waitQueues) park(w *waiter, hold Hold) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -192,7 +191,7 @@ func (ls *waitQueues) deliver(w *waiter, g handoff) bool {
 	if w.state != waiterChosen {
 		return false
 	}
-	w.handoff <- g // it stays chosen, so that unpark does not pass over a handoff that came together with the end of its wait
+	w.handoff <- g // w stays chosen, so that unpark does not miss a handoff that arrives just as its wait ends
 	return true
 }
 
@@ -234,13 +233,13 @@ func (a *attempt) unpark(wait context.Context) (g handoff, handed bool) {
 	}
 }
 
-// nearFirst tells whether we are first in the record's queue, or will be after the next grant.
+// nearFirst reports whether we are first in the record's queue, or will be after the next grant.
 func (a *attempt) nearFirst() bool { i := a.index(); return i == 0 || i == 1 }
 
-// first tells whether we are first in the record's queue.
+// first reports whether we are first in the record's queue.
 func (a *attempt) first() bool { return a.index() == 0 }
 
-// park sleeps for d, or until somebody wakes us, hands the lock off to us, or wait ends.
+// park sleeps for d, or until we are woken, the lock is handed off to us, or wait ends.
 func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed bool) {
 	w := a.w
 	if w == nil {
@@ -262,7 +261,7 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		select {
 		case <-t.C:
 		case r = <-w.wake:
-			parked = r == wakeHint && a.place == contendedPlace && !a.nearFirst() // it is the turn of others
+			parked = r == wakeHint && a.place == contendedPlace && !a.nearFirst() // not our turn yet
 		case <-wait.Done():
 		case g = <-w.handoff:
 			return g, true
@@ -282,8 +281,8 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		})
 		pause(wait.Done(), d)
 	case wakeHint:
-		// The first in the record's queue has no competitors, so it need not spread. The pauses
-		// below keep a Watcher that sends hints all the time from making a waiter spin.
+		// The first in the record's queue has no competitors, so it need not spread its reads. The
+		// pauses below keep a Watcher that sends hints continuously from making a waiter spin.
 		now := a.l.valid()
 		switch again := now - a.hinted; {
 		case a.place == contendedPlace && a.first():
@@ -299,8 +298,7 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 }
 
 // place is a kind of place in the record's queue: how long it lasts without a renewal, and how often
-// it is renewed. Rare renewals cost fewer writes, but block the queue for longer when the waiter
-// dies.
+// it is renewed. Rare renewals cost fewer writes, but a waiter that dies blocks the queue for longer.
 type place struct{ lease, every time.Duration }
 
 var (
@@ -309,8 +307,8 @@ var (
 )
 
 // choosePlace chooses the kind of place to take, unless we have one; the zero place means none. We take one if the caller
-// asked for it (WithFair), if otherwise an endless succession of shared holders could keep us out, if
-// those with a place keep passing us, or if the lock is contended.
+// requested it (WithFair), if an endless succession of shared holders could otherwise keep us out, if
+// waiters with places keep passing us, or if the lock is contended.
 func (a *attempt) choosePlace() {
 	shared := a.hold.Shared()
 	switch {
@@ -329,7 +327,7 @@ func (a *attempt) index() int {
 	return slices.IndexFunc(a.last.record.Queue, func(e Entry) bool { return e.ID == a.hold.ID })
 }
 
-// enqueue takes a place in the record's queue, or renews ours. It ignores failures: they cost only
+// enqueue takes a place in the record's queue, or renews ours. It ignores failures: they cost at most
 // the place.
 func (a *attempt) enqueue(wait context.Context) {
 	now := a.l.valid()
@@ -344,7 +342,7 @@ func (a *attempt) enqueue(wait context.Context) {
 	if a.inserted {
 		a.renewID()
 	}
-	const timeout = time.Second / 2 // a place is not worth more: meanwhile we do not look
+	const timeout = time.Second / 2 // a place is not worth more: meanwhile we do not read the record
 	if a.index() < 0 {
 		if got, err := a.join(wait, timeout); err == nil && got.found {
 			a.last = a.l.seen.saw(a.name, got.record, true, got.at)
@@ -358,7 +356,7 @@ func (a *attempt) enqueue(wait context.Context) {
 	}, nil)
 }
 
-// join takes a place in the record's queue, and returns the record, if it could.
+// join takes a place in the record's queue, and returns the record if it succeeds.
 func (a *attempt) join(wait context.Context, timeout time.Duration) (sight, error) {
 	a.queued, a.beat = true, a.l.valid()
 	e := a.entry()
@@ -375,8 +373,8 @@ func (a *attempt) entry() Entry {
 	return e
 }
 
-// dequeue leaves the record's queue, in the background. If it fails, others remove our place when it
-// expires.
+// dequeue leaves the record's queue, in the background. If it fails, other waiters remove our place
+// when it expires.
 func (a *attempt) dequeue() {
 	if !a.queued {
 		return
