@@ -42,8 +42,8 @@ func heldBy(ctx context.Context) []*holding {
 	return held
 }
 
-// find returns the holding of name by l that ctx carries, and counts the caller as a user of it; or
-// nil if there is none. alone means that the caller wants the lock exclusively.
+// find returns the holding of name by l that ctx carries, and counts the caller as a user of it; nil
+// if there is none. alone means that the caller wants the lock exclusively.
 func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, error) {
 	for _, h := range heldBy(ctx) {
 		if h.lease.l != l || h.lease.Name() != name {

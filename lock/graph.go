@@ -10,13 +10,13 @@ import (
 )
 
 // Lockable is anything that can be locked through a [Graph]: an order, an item of the order, a job
-// for that item. It may have parents; to lock it is then to lock its parents instead.
+// for that item. It may have parents; locking it then means locking its parents instead.
 //
-//	JobFlow ──► OrderItem ──► Order      to lock any of them is to lock the Order
+//	JobFlow ──► OrderItem ──► Order      locking any of them locks the Order
 //	        ──► Machine                  and, for a JobFlow, the Machine: both are roots
 type Lockable interface {
-	// LockNode describes the object and its present parents. It is called before the lock is
-	// acquired, and again when it has been granted. If the parents may have changed in between,
+	// LockNode describes the object and its current parents. It is called before the lock is
+	// acquired, and again after it has been granted. If the parents may have changed in between,
 	// LockNode should look them up each time.
 	LockNode(ctx context.Context) (Node, error)
 }
@@ -24,9 +24,9 @@ type Lockable interface {
 // Node is how a [Lockable] describes itself. Node is a Lockable, too, for objects that have nothing
 // to look up.
 type Node struct {
-	Scope   string     // what kind of thing it is, such as "order"; no slash
-	Key     string     // which one
-	Parents []Lockable // what is locked in its place; none: it is a root, and is locked itself
+	Scope   string     // the kind of object, such as "order"; no slash
+	Key     string     // identifies the object within its scope
+	Parents []Lockable // locked in its place; none: the node is a root, and is locked itself
 }
 
 // Name is the name of the node's lock: "order/17".
@@ -35,8 +35,8 @@ func (n Node) Name() string { return n.Scope + "/" + n.Key }
 // LockNode returns n.
 func (n Node) LockNode(context.Context) (Node, error) { return n, nil }
 
-// All is a Lockable that stands for all xs: to lock it is to lock the roots of each. Use it to move
-// an item to another parent: lock the item and the new parent together.
+// All is a Lockable that stands for all xs: locking it locks the roots of each. Use it to move an item
+// to another parent: lock the item and the new parent together.
 func All(xs ...Lockable) Lockable { return all(slices.Clone(xs)) }
 
 // all is a node without a name, which is not locked itself: see All.
@@ -48,14 +48,14 @@ func (a all) LockNode(context.Context) (Node, error) { return Node{Parents: a}, 
 var (
 	// ErrCycle: a node is its own parent, directly or through others.
 	ErrCycle = errors.New("its parents form a cycle")
-	// ErrNilParent: a parent, or what was to be locked, is nil.
-	ErrNilParent = errors.New("a parent, or what is to be locked, is nil")
-	// ErrUnsettled: whenever the roots were locked, the parents had changed meanwhile.
+	// ErrNilParent: a parent, or the object to lock, is nil.
+	ErrNilParent = errors.New("a parent, or the object to lock, is nil")
+	// ErrUnsettled: each time the roots were locked, the parents had changed meanwhile.
 	ErrUnsettled = errors.New("its parents keep changing")
 )
 
 // GraphError is an error about a node of a graph. Its cause is one of the errors above, an
-// [*InvalidError] for a graph that is too large or for a scope or key that cannot be in the name of a
+// [*InvalidError] for a graph that is too large or for a scope or key that is invalid in the name of a
 // lock, or the error of a [Lockable].
 type GraphError struct {
 	Path  []string // names from the object to lock to the node with the error, or to its child if it has no name
@@ -69,17 +69,17 @@ func (e *GraphError) Error() string {
 	return "lock graph: " + strings.Join(e.Path, " → ") + ": " + e.Cause.Error()
 }
 
-// Unwrap makes the error its cause.
+// Unwrap returns the cause.
 func (e *GraphError) Unwrap() error { return e.Cause }
 
 const (
-	maxNodes  = 10_000 // of a graph: with more, a Lockable probably makes up new parents without end
-	maxRounds = 8      // how often Acquire starts again because the roots have changed
+	maxNodes  = 10_000 // of a graph: with more, a Lockable probably makes up new parents endlessly
+	maxRounds = 8      // how many times Acquire locks the roots before it gives up because they keep changing
 )
 
 // Graph locks objects that depend on each other. It locks only roots: it follows the parents of an
-// object until it reaches objects without any. So two workers on parts of the same whole exclude each
-// other, whichever parts they started from. The names of the locks are scope and key of the roots:
+// object until it reaches objects without parents. So two workers on parts of the same whole exclude
+// each other, whichever parts they start from. The names of the locks are scope and key of the roots:
 // "order/17".
 //
 //	g := lock.NewGraph(locker, lock.WithWait(10*time.Second))
@@ -90,11 +90,11 @@ const (
 //	})
 //
 // Locking is re-entrant through the context, as in [Locker.Do]: a function that saves an item can
-// lock it whether or not its caller has already done so.
+// lock it whether or not its caller already has.
 //
 // The parents are looked up before the lock is acquired, and again under it. If the roots have
-// changed, the locks are released and the new roots are locked, up to 8 times; then the error is
-// [ErrUnsettled]. So the locked roots are the right ones, provided that everybody who changes a
+// changed, the locks are released and the new roots are locked. After 8 rounds the error is
+// [ErrUnsettled]. So the locked roots are the right ones, provided that all code that changes a
 // parent holds both the old root and the new one: see [All].
 //
 // A Graph is a view of a Locker; there is nothing to close. It is safe for concurrent use.
@@ -107,7 +107,7 @@ type Graph struct {
 // acquisition as a whole, including the rounds after a change of roots.
 func NewGraph(l *Locker, opts ...Option) *Graph { return &Graph{l, slices.Clone(opts)} }
 
-// Do acquires x, runs fn, and releases. See [Locker.Do].
+// Do acquires the roots of x, runs fn, and releases them. See [Locker.Do].
 func (g *Graph) Do(ctx context.Context, x Lockable, fn func(context.Context) error, opts ...Option) error {
 	s, err := g.Acquire(ctx, x, opts...)
 	if err != nil {
@@ -130,12 +130,12 @@ func (g *Graph) Acquire(ctx context.Context, x Lockable, opts ...Option) (*Set, 
 		if err != nil {
 			return nil, err
 		}
-		// rule: what is locked was found without a lock. A parent may have changed while we waited for it.
+		// rule: the roots were found without a lock. A parent may have changed during the wait.
 		again, err := s.resolve(ctx, x)
 		if err == nil && slices.Equal(again.roots, r.roots) {
 			return s, nil
 		}
-		s.dismiss(ctx) // nothing was done under it
+		s.dismiss(ctx) // no work was done under it
 		if err != nil {
 			return nil, err
 		}
@@ -150,8 +150,8 @@ func (g *Graph) Roots(ctx context.Context, x Lockable) ([]string, error) {
 	return r.roots, err
 }
 
-// Held returns the held locks of a scope, or of all scopes if it is "". A lock of a dead holder is
-// included until somebody takes it over.
+// Held returns the held locks of a scope, or of all scopes if it is "". It includes the lock of a dead
+// holder until the lock is taken over.
 func (g *Graph) Held(ctx context.Context, scope string) ([]Record, error) {
 	list, err := g.l.List(ctx)
 	if err != nil {
@@ -163,8 +163,8 @@ func (g *Graph) Held(ctx context.Context, scope string) ([]Record, error) {
 	}), nil
 }
 
-// resolve finds the roots of x while the Set is held: LockNode sees a context that holds the locks,
-// and an error says if one of them was lost meanwhile.
+// resolve finds the roots of x while the Set is held: LockNode gets a context that holds the locks,
+// and resolve returns an error if one of them was lost meanwhile.
 func (s *Set) resolve(ctx context.Context, x Lockable) (resolved, error) {
 	ctx, stop := s.within(ctx)
 	defer stop()
@@ -175,8 +175,8 @@ func (s *Set) resolve(ctx context.Context, x Lockable) (resolved, error) {
 	return r, err
 }
 
-// because adds the node that the caller wants to lock, if it is not the root itself, to the text of
-// WithWhy.
+// because adds the node that the caller wants to lock to the text of WithWhy, unless the node is
+// itself the root.
 func (p patience) because(r resolved) patience {
 	if slices.Equal(r.start, r.roots) {
 		return p
@@ -211,7 +211,7 @@ func resolve(ctx context.Context, x Lockable) (resolved, error) {
 	return w.r, err
 }
 
-// walk goes through a graph, depth first.
+// walk traverses a graph, depth first.
 type walk struct {
 	ctx  context.Context
 	path []string        // names from the start to here
@@ -219,7 +219,7 @@ type walk struct {
 	r    resolved
 }
 
-// visit adds the roots of x. A node that several paths reach is visited once.
+// visit adds the roots of x. The parents of a node are visited once, even if several paths reach it.
 func (w *walk) visit(x Lockable) error {
 	if err := endOf(w.ctx); err != nil {
 		return w.fail(err)
@@ -277,10 +277,10 @@ func (w *walk) each(xs []Lockable) error {
 	return nil
 }
 
-// fail adds the path to an error, so that a caller sees which chain of parents leads to the node.
+// fail adds the path to an error, so that the caller sees which chain of parents leads to the node.
 func (w *walk) fail(err error) error { return &GraphError{Path: slices.Clone(w.path), Cause: err} }
 
-// check accepts a scope and key whose name is unambiguous and valid for a lock.
+// check accepts a scope and key that form an unambiguous and valid lock name.
 func (n Node) check() error {
 	switch {
 	case n.Scope == "":
@@ -293,7 +293,7 @@ func (n Node) check() error {
 	return checkName(n.Name())
 }
 
-// isNil also finds nil pointers in an interface, which is what a missing parent usually is.
+// isNil also reports a nil pointer in an interface, the usual form of a missing parent.
 func isNil(x Lockable) bool {
 	if x == nil {
 		return true

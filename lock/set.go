@@ -14,14 +14,14 @@ import (
 // [Set.Context]. All methods are safe for concurrent use.
 type Set struct {
 	held  []*holding // sorted by name
-	all   []*holding // held, and what the caller's context held before
+	all   []*holding // held, and the holdings that the caller's context already had
 	ctx   context.Context
 	end   context.CancelCauseFunc
-	stops []func() bool // of watching the leases
+	stops []func() bool // each stops watching a lease
 
 	once sync.Once
 	last []*Lease // the leases of which this Set was the last user: it releases them, in this order
-	lost []error  // losses among the leases that others still use
+	lost []error  // losses among the leases that still have other users
 }
 
 // Do acquires name, runs fn, and releases the lock, also when fn panics. fn's context is derived from
@@ -48,9 +48,9 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context) e
 }
 
 // AcquireAll acquires all names, in sorted order and each once, so that callers with overlapping
-// names cannot deadlock. [WithWait] bounds the whole. If one cannot be acquired, or one is lost
-// meanwhile, the others are released, nothing is held, and the error is about that one. Names that
-// ctx already holds are re-entered as in [Locker.Do].
+// names cannot deadlock. [WithWait] bounds the whole call. If one lock cannot be acquired, or one is
+// lost meanwhile, the others are released, nothing is held, and the error is about that lock. Names
+// that ctx already holds are re-entered as in [Locker.Do].
 func (l *Locker) AcquireAll(ctx context.Context, names []string, opts ...Option) (*Set, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -70,7 +70,7 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 		return nil, fmt.Errorf("acquire lock %q: %w", names[0], err)
 	}
 	s := &Set{}
-	// The locks outlive the context of the acquisition, which may have been about the wait only.
+	// The locks outlive the context of the acquisition, which may only have bounded the wait.
 	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	wait, stop := s.within(ctx)
 	defer stop()
@@ -82,7 +82,7 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 		if h != nil {
 			s.add(h)
 		}
-		// If the wait ended because a lock acquired before was lost, report that loss.
+		// If the wait ended because a lock acquired earlier was lost, report that loss.
 		if cause := context.Cause(s.ctx); errors.Is(cause, ErrReleased) { // only Close can have released it
 			err = fmt.Errorf("acquire lock %q: %w", name, ErrClosed)
 		} else if cause != nil {
@@ -138,9 +138,9 @@ func (s *Set) Check(need time.Duration) error {
 	return nil
 }
 
-// Release releases the locks in reverse order, except those that others still use through a context.
-// It returns the joined errors of all. Otherwise it is like [Lease.Release]: ctx only bounds how long
-// it waits, and further calls return the same result.
+// Release releases the locks in reverse order, except those that other Sets still use through a
+// context. It returns the joined errors of all. Otherwise it is like [Lease.Release]: ctx only bounds
+// how long it waits, and further calls return the same result.
 func (s *Set) Release(ctx context.Context) error { return join(s.release(ctx)) }
 
 // release is Release with all errors. Only the first call decides which leases to release.
@@ -170,8 +170,8 @@ func (s *Set) release(ctx context.Context) (errs []error) {
 	return errs
 }
 
-// dismiss releases the locks of a Set that nobody gets. It waits no longer than for one answer of the store; the release
-// continues in the background. The caller has an error that says more than this one's would.
+// dismiss releases the locks of a Set that is not returned to the caller. It waits at most maxTimeout, for one answer of the
+// store; the release then continues in the background. Its error is dropped: the caller has a more useful one.
 func (s *Set) dismiss(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, maxTimeout)
 	defer cancel()
@@ -208,8 +208,8 @@ func (s *Set) run(ctx context.Context, fn func(context.Context) error) (err erro
 			errs = append(errs, err)
 		}
 		for _, e := range s.release(ctx) {
-			told := errors.Is(err, e)                          // fn has returned the cause of its context: do not join it twice
-			left := ctx.Err() != nil && !errors.Is(e, ErrLost) // the caller does not wait for the release, which continues
+			told := errors.Is(err, e)                          // fn returned the cause of its context: do not join it twice
+			left := ctx.Err() != nil && !errors.Is(e, ErrLost) // the caller no longer waits for the release, which continues
 			if !told && !left {
 				errs = append(errs, e)
 			}
@@ -223,10 +223,10 @@ func (s *Set) run(ctx context.Context, fn func(context.Context) error) (err erro
 type patience struct {
 	opts  []Option
 	until time.Time // zero = no bound
-	alone bool      // the locks are wanted exclusively
+	alone bool      // the locks are acquired exclusively
 }
 
-// newPatience evaluates the options; the time for WithWait starts now.
+// newPatience evaluates the options; the time of WithWait starts now.
 func newPatience(opts []Option) patience {
 	var c config
 	for _, o := range opts {
@@ -239,8 +239,8 @@ func newPatience(opts []Option) patience {
 	return p
 }
 
-// acquire acquires one lock within what is left of WithWait. When nothing is left it still tries
-// once, so that names that are free do not fail.
+// acquire acquires one lock within the time left of WithWait. If no time is left it still tries once,
+// so that names that are free do not fail.
 func (p patience) acquire(ctx context.Context, l *Locker, name string) (*holding, error) {
 	var (
 		le   *Lease

@@ -13,8 +13,8 @@ import (
 var _ lock.BatchRenewer = (*store)(nil)
 
 // RenewMany: for each hold, mine → touch; one update command with a statement for each, w:majority.
-// Index: _id. The server returns how many matched, not which. The statements are unordered, so that
-// one that fails does not stop the others; the answer is an error then.
+// Index: _id. The server returns how many matched, not which. The statements are unordered, so that a
+// failing one does not stop the others; the answer is then an error.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	updates := make([]mongomany.Update, len(renewals))
 	for i, r := range renewals {

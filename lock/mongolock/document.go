@@ -11,8 +11,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// document is a record as it is stored. The package comment describes the fields; names are short
-// because every document has them.
+// document is a record as stored. The package comment describes the fields; their names are short
+// because every document contains them.
 type document struct {
 	ID      string        `bson:"_id"`
 	Token   int64         `bson:"token"`
@@ -25,7 +25,7 @@ type document struct {
 	At      time.Time     `bson:"at,omitempty"`
 }
 
-// hold is the exclusive holder (h), a share (an element of s) or a place in the queue (of q).
+// hold is the exclusive holder (h), a share (an element of s) or a place in the queue (an element of q).
 type hold struct {
 	ID      bson.ObjectID  `bson:"id"`
 	Version *bson.ObjectID `bson:"v,omitempty"` // not in h: it has the record's
@@ -65,13 +65,13 @@ func entry(h lock.Hold, v lock.Version) *hold {
 	return e
 }
 
-// hold returns the hold in the form of package lock.
+// hold converts h to a lock.Hold.
 func (h hold) hold() lock.Hold {
 	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Process(h.Owner), Why: h.Why,
 		Permits: h.Permits, Asked: h.Asked}
 }
 
-// entries returns the shares or the queue in the form of package lock.
+// entries converts the shares or the queue to lock entries.
 func entries(list []hold) []lock.Entry {
 	var es []lock.Entry
 	for _, h := range list {
@@ -84,7 +84,7 @@ func entries(list []hold) []lock.Entry {
 	return es
 }
 
-// record returns the record in the form of package lock.
+// record converts d to a lock.Record.
 func (d document) record() lock.Record {
 	r := lock.Record{Name: d.ID, Token: d.Token, Version: lock.Version(d.Version), Since: d.Since, At: d.At,
 		Shares: entries(d.Shares), Queue: entries(d.Queue)}

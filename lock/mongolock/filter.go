@@ -10,7 +10,7 @@ import (
 
 // Filters and updates in classic operators, which all supported servers understand.
 
-// and is the filter of the document of name that meets all conditions.
+// and is the filter for the document of name if it meets all conditions.
 func and(name string, conditions ...bson.D) bson.D {
 	d := bson.D{{Key: "_id", Value: name}}
 	for _, c := range conditions {
@@ -30,8 +30,8 @@ func turn(h lock.Hold) bson.D {
 	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
 }
 
-// room is the condition that there are few enough shares to add h, and that h is not one of them: a
-// request may arrive twice.
+// room is the condition that there are few enough shares to add h, and that h is not already one of
+// them: a request may arrive twice.
 func room(h lock.Hold) bson.D {
 	if !h.Shared() {
 		return absent("s.0")
@@ -39,8 +39,8 @@ func room(h lock.Hold) bson.D {
 	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
 }
 
-// take is the update of every grant: the new hold, the next token, the server's dates; h leaves the
-// queue.
+// take is the update of every grant: it sets the new hold, the next token and the server's dates, and
+// removes h from the queue.
 func take(h lock.Hold, v lock.Version) bson.D {
 	set := is("v", bson.ObjectID(v))
 	d := bson.D{
@@ -56,7 +56,7 @@ func take(h lock.Hold, v lock.Version) bson.D {
 	return append(d, bson.E{Key: "$set", Value: set})
 }
 
-// touch is the update of a renewal: a new version, which shows others that the holder is alive.
+// touch is the update of a renewal: a new version, which shows that the holder is alive.
 func touch(h lock.Hold, v lock.Version) bson.D {
 	set := is("v", bson.ObjectID(v))
 	if h.Shared() {
@@ -83,7 +83,7 @@ func remove(h lock.Hold, v lock.Version) bson.D {
 // mine is the filter of every operation of a holder.
 //
 // rule: by the id of the acquisition, not by name alone (that would touch a successor), and not by version (a renewal
-// whose answer was lost would end the own lease).
+// whose answer was lost would end the holder's own lease).
 func mine(name string, h lock.Hold) bson.D {
 	if h.Shared() {
 		return and(name, is("s.id", bson.ObjectID(h.ID)))
@@ -91,7 +91,7 @@ func mine(name string, h lock.Hold) bson.D {
 	return and(name, is("h.id", bson.ObjectID(h.ID)))
 }
 
-// seen is the condition on an array that it has the entry id with version v.
+// seen is the condition that an array contains the entry id with version v.
 func seen(id lock.HoldID, v lock.Version) bson.D {
 	return is("$elemMatch", bson.D{{Key: "id", Value: bson.ObjectID(id)}, {Key: "v", Value: bson.ObjectID(v)}})
 }

@@ -5,24 +5,24 @@
 //	  v: ObjectId,                        // record version: random, new with every write
 //	  h: { id: ObjectId, ms: int64,       // present = held; id is new per acquisition, ms the holder's lease
 //	       owner: {host, pid, instance, boot, pidns, started}, why,
-//	       rq },                          // why somebody asked for the release
+//	       rq },                          // the reason of a request to release
 //	  s: [{ …as h, n: int64,              // the shared holders; n is the number of permits
 //	       v: ObjectId }],                // version of this entry
-//	  q: [{ …as s }],                     // the waiters in the queue; nobody but the first may acquire
+//	  q: [{ …as s }],                     // the waiters in the queue; only the first may acquire
 //	  f: { id: ObjectId, why },           // the last forced release
 //	  since: Date, at: Date }             // last acquired, last written; for people and for garbage collection
 //
-// It needs atomic updates of single documents and classic operators, nothing else: standalone
-// servers, replica sets, sharded clusters (shard key _id) and MongoDB-compatible servers all work,
-// MongoDB from 4.4 on. No operation upserts (contention would surface as odd errors), none uses a
-// transaction, $expr, $$NOW or an update pipeline.
+// It needs only atomic updates of single documents and classic operators: standalone servers, replica
+// sets, sharded clusters (shard key _id) and MongoDB-compatible servers all work, MongoDB from 4.4 on.
+// No operation upserts (contention would surface as odd errors) or uses a transaction, $expr, $$NOW or
+// an update pipeline.
 //
 // All writes are acknowledged by a majority: a grant that could be rolled back is no grant. All
 // reads go to the primary, and are hints only.
 //
-// A TTL index on at removes names that nobody has used for [Options.Retention]; nothing depends on
-// it. Dates come from the server ($currentDate), with one exception: an insert cannot ask for the
-// server's date, so a new record has since from this machine and no at until the lock is first
+// A TTL index on at removes names that have not been used for [Options.Retention]; nothing depends on
+// it. Dates come from the server ($currentDate), with one exception: an insert cannot use the server's
+// date, so a new record takes since from this machine's clock and has no at until the lock is first
 // renewed or released. Documents without at are never removed.
 package mongolock
 
@@ -51,17 +51,17 @@ const (
 	DefaultCollection = "locks"
 	// DefaultRetention is how long a name stays after its last use.
 	DefaultRetention = 30 * 24 * time.Hour
-	// MinRetention keeps the token counter of a name that is unused for a week. Even after a record
-	// was removed its tokens keep growing, as long as the wall clocks of the workers are wrong by
-	// less than the retention.
+	// MinRetention keeps the token counter of a name that is unused for a week. Even after its record
+	// was removed, the tokens of a name keep growing, as long as the wall clocks of the workers are
+	// wrong by less than the retention.
 	MinRetention = 7 * 24 * time.Hour
 
 	// connectTimeout bounds how long Open waits for the server.
 	connectTimeout = 10 * time.Second
 	// poolSize bounds the connections of Open's own client. A lock operation is one short round
-	// trip, so few are in use. The point of a pool of our own is that the application
-	// cannot use it up (rule: renewals never wait behind the application's work). One
-	// connection more is for the change stream.
+	// trip, so few are in use. The application cannot exhaust a pool of our own
+	// (rule: renewals never wait behind the application's work). One more connection is for the
+	// change stream.
 	poolSize = 16 + 1
 )
 
@@ -73,11 +73,11 @@ type Options struct {
 	// Retention is how long a name stays after its last use, even if a crashed process still
 	// holds it. Defaults to [DefaultRetention]; at least [MinRetention].
 	Retention time.Duration
-	// Warn, if set, receives a problem that does not stop Open: the TTL index could not be made.
+	// Warn, if set, receives a problem that does not fail Open: the TTL index could not be created.
 	Warn func(error)
 }
 
-// check sets the defaults, and refuses a retention that could forget tokens in use.
+// check sets the defaults, and refuses a retention so short that tokens in use could be forgotten.
 func (o *Options) check() error {
 	if o.Collection == "" {
 		o.Collection = DefaultCollection
@@ -93,8 +93,7 @@ func (o *Options) check() error {
 }
 
 // store implements lock.Store. Each method is one command on one document; its comment has the
-// filter, the update (take, touch, remove: see filter.go), the index, and what it means if nothing
-// matched.
+// filter, the update (take, touch, remove: see filter.go), the index, and the meaning of no match.
 type store struct {
 	locks  *mongo.Collection
 	hosts  string        // for errors
@@ -102,18 +101,18 @@ type store struct {
 	shared shared
 }
 
-// Open connects to the server at uri with a small client of its own and keeps the locks in
-// database. It fails after at most 10 s when no server answers, and says what to check.
+// Open connects to the server at uri with a small client of its own and keeps the locks in database.
+// If no server answers, it fails after at most 10 s with an error that says what to check.
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
 	co := options.Client().ApplyURI(uri)
 	if co.Validate() != nil {
-		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", mongoerr.URI(uri))
+		return nil, fmt.Errorf("lock store: invalid MongoDB URL: %s; it should look like mongodb://host:27017/database", mongoerr.URI(uri))
 	}
-	co.SetMinPoolSize(0).SetMaxPoolSize(poolSize) // what the URL says is for the queue
-	// Package lock retries itself, and knows which answers of a retry count. If the driver retried
-	// a release on a server that does not recognize retries, it would report the second answer,
-	// "not yours". Without retryable writes the server also need not store an image of the document
-	// for each findAndModify.
+	co.SetMinPoolSize(0).SetMaxPoolSize(poolSize) // the URL's pool sizes are for the queue
+	// Package lock does its own retries, and knows which answers of a retry count. If the driver
+	// retried a release on a server that does not recognize retries, it would report the second
+	// answer, "not yours". Without retryable writes the server also need not store an image of the
+	// document for each findAndModify.
 	co.SetRetryWrites(false)
 	if co.AppName == nil {
 		co.SetAppName("fencepost-locks")
@@ -132,9 +131,9 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	return s, nil
 }
 
-// New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's
-// pool must always have free connections: a renewal that waits too long for one loses the lock. The server is assumed to be
-// near: if it is some milliseconds away, [Open] is faster with many locks at the same time.
+// New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's pool must always have
+// free connections: a renewal that waits too long for one loses the lock. New assumes a nearby server: if it is some
+// milliseconds away, [Open] is faster for many concurrent lock operations.
 func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error) {
 	s, err := open(ctx, db, nil, "the server", o)
 	if err != nil {
@@ -143,7 +142,7 @@ func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error)
 	return s, nil
 }
 
-// open prepares the collection on a client, waits until a primary answers, and makes the TTL index.
+// open prepares the collection on a client, waits until a primary answers, and creates the TTL index.
 func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts string, o Options) (*store, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -153,7 +152,7 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 		locks: db.Collection(o.Collection, options.Collection().
 			// rule: a grant that a failover can roll back is no grant.
 			SetWriteConcern(writeconcern.Majority()).
-			// Reads are hints, but a hint from a lagging secondary would be a bad one.
+			// Reads are only hints, but a lagging secondary would give bad ones.
 			SetReadPreference(readpref.Primary())),
 	}
 	s.shared = newShared(s, far)
@@ -166,13 +165,13 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
 	// error; CheckSetup reports it.
 	if err := Setup(ctx, db, o); err != nil && o.Warn != nil {
-		o.Warn(fmt.Errorf("%w; idle names will stay", err))
+		o.Warn(fmt.Errorf("%w; idle names will not be removed", err))
 	}
 	return s, nil
 }
 
 // Read finds {_id: name}. Index: _id. Nothing found = the name has no record. It reads from the
-// primary, but a deposed primary may still answer: a hint.
+// primary, but a deposed primary may still answer, so the result is a hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	raw, err := s.shared.reads.Do(ctx, name)
 	if err != nil || raw == nil {
@@ -182,8 +181,8 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 	return r, err == nil, err
 }
 
-// RemoveDamaged finds {_id: name} and deletes it if it cannot be decoded. Index: _id. The filter of
-// the deletion has the version that was found, so that a record written since is not deleted.
+// RemoveDamaged finds {_id: name} and deletes it if it cannot be decoded. Index: _id. The delete
+// filter includes the version found, so that a record written since is not deleted.
 func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	raw, err := s.readOne(ctx, name)
 	if err != nil || raw == nil {
@@ -203,17 +202,17 @@ func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	return res.DeletedCount == 1, nil
 }
 
-// Create inserts the document. Index: _id, whose uniqueness decides who wins. A duplicate key =
-// somebody was first, or an earlier try of ours was applied (then the next Read shows our id). No
-// operation upserts: MongoDB can retry an upsert by itself only if the filter is the unique key
-// alone, and compatible servers report the conflict as another error.
+// Create inserts the document. Index: _id, whose uniqueness decides which insert wins. A duplicate key
+// = another insert was first, or an earlier try of ours was applied (then the next Read shows our id).
+// No operation upserts: MongoDB can retry an upsert internally only if the filter is the unique key
+// alone, and compatible servers report the conflict as a different error.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	ok, err := s.shared.creates.Do(ctx, request{name: name, hold: h, v: v})
 	return ok, s.explain("create", err)
 }
 
-// created is the document that Create inserts. No at: an insert cannot ask for the server's date, and with a wrong one the TTL index
-// could remove the lock.
+// created is the document that Create inserts. It has no at: an insert cannot use the server's date, and with a wrong date the
+// TTL index could remove the lock.
 func created(name string, h lock.Hold, v lock.Version) bson.D {
 	d := bson.D{
 		{Key: "_id", Value: name},
@@ -228,8 +227,8 @@ func created(name string, h lock.Hold, v lock.Version) bson.D {
 }
 
 // Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our
-// turn, or no record. One round trip, unless it shares a command with others: see shared.go. That goes for Read, Create, Confirm and
-// Release, too.
+// turn, or no record. It takes one round trip, unless it shares a command with other operations (see
+// shared.go), as Read, Create, Confirm and Release also can.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
 	if h.Shared() {
 		return s.update(ctx, "acquire", acquiring(name, h), take(h, v))
@@ -238,21 +237,21 @@ func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Ve
 	return g.token, g.ok, s.explain("acquire", err)
 }
 
-// TakeOver: {_id: name, v: seen}, no entries, turn → take. Index: _id. Nothing matched = somebody
-// wrote the record since.
+// TakeOver: {_id: name, v: seen}, no shares, turn → take. Index: _id. Nothing matched = the record was
+// written since, or it is not our turn.
 //
-// rule: the only write bound to the version: it must fail if the holder gave any sign of life.
+// rule: the only write bound to the version: it must fail if the holder has written the record since.
 func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "take over", and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h)), take(h, v))
 }
 
-// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours any more,
-// or somebody else is first in the queue.
+// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = no longer ours, or
+// another waiter is first in the queue.
 func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "hand over", and(name, is("h.id", bson.ObjectID(from)), turn(h)), take(h, v))
 }
 
-// Renew: mine → touch, returning the hold. Index: _id. Nothing matched = lost.
+// Renew: mine → touch, returning the request to release. Index: _id. Nothing matched = lost.
 func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
 	d, ok, err := s.modify(ctx, "renew", mine(name, h), touch(h, v), bson.D{{Key: "h.rq", Value: 1}, {Key: "s.id", Value: 1},
 		{Key: "s.rq", Value: 1}})
@@ -273,8 +272,8 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 // Confirm: mine → touch, and $max of token with floor+1. Index: _id. Nothing matched = not ours.
 //
 // A share always gets a new token, because the record's token may belong to another share: floor+1 if
-// that is greater than the present token, otherwise the next one. A classic update cannot say "the
-// greater of the two", so that takes two commands, of which one matches.
+// that is greater than the present token, otherwise the present token + 1. A classic update cannot
+// express "the greater of the two", so Confirm tries two commands, of which one matches.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	if !h.Shared() {
 		g, err := s.shared.confirms.Do(ctx, request{name: name, hold: h, v: v, floor: floor})
@@ -305,7 +304,7 @@ func (s *store) Expire(ctx context.Context, name string, e lock.Entry, v lock.Ve
 	return s.write(ctx, "expire", and(name, is("s", seen(e.ID, e.Version))), remove(e.Hold, v))
 }
 
-// Ask: mine → $set rq, and no new v. Index: _id. Nothing matched = not held any more.
+// Ask: mine → $set rq, and no new v. Index: _id. Nothing matched = no longer held.
 func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (bool, error) {
 	key := "h.rq"
 	if h.Shared() {
@@ -314,7 +313,7 @@ func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (
 	return s.write(ctx, "ask for", mine(name, h), is("$set", is(key, why)))
 }
 
-// Force: mine → remove, token+1, $set f. Index: _id. Nothing matched = not held any more.
+// Force: mine → remove, token+1, $set f. Index: _id. Nothing matched = no longer held.
 func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string, v lock.Version) (bool, error) {
 	up := remove(h, v)
 	up[0].Value = append(up[0].Value.(bson.D), is("f", forced{ID: bson.ObjectID(h.ID), Why: why})...)
@@ -365,7 +364,7 @@ func (s *store) List(ctx context.Context) ([]lock.Record, error) {
 	for _, raw := range docs {
 		name, ok := raw.Lookup("_id").StringValueOK()
 		if !ok {
-			continue // of no lock: names are texts
+			continue // not a lock: names are strings
 		}
 		r, err := decode(name, raw)
 		if err != nil {
@@ -385,7 +384,7 @@ func (s *store) Close() error {
 	return disconnect(s.client)
 }
 
-// write runs an updateOne, without upsert, for operations that need nothing of the document: it is
+// write runs an updateOne, without upsert, for operations that need nothing from the document: it is
 // cheaper for the server than a findAndModify.
 func (s *store) write(ctx context.Context, doing string, filter, update bson.D) (bool, error) {
 	res, err := s.locks.UpdateOne(ctx, filter, update)
@@ -408,7 +407,7 @@ func (s *store) modify(ctx context.Context, doing string, filter, update, want b
 	return d, ok, s.explain(doing, err)
 }
 
-// found is modify without the description of errors.
+// found is modify without explain.
 func (s *store) found(ctx context.Context, filter, update, want bson.D) (d document, ok bool, err error) {
 	err = s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
 		SetReturnDocument(options.After).SetProjection(want)).Decode(&d)
@@ -418,7 +417,7 @@ func (s *store) found(ctx context.Context, filter, update, want bson.D) (d docum
 	return d, err == nil, err
 }
 
-// The server's codes of errors that a retry cannot fix. Source: mongodb/mongo,
+// Server error codes that a retry cannot fix. Source: mongodb/mongo,
 // src/mongo/base/error_codes.yml.
 const (
 	codeUnauthorized         = 13
@@ -438,8 +437,8 @@ func (s *store) explain(doing string, err error) error {
 	if errors.Is(err, mongo.ErrClientDisconnected) {
 		return permanent("the client was closed while its locks were in use")
 	}
-	// rule: only what the server says about the user is permanent. While it shuts down, or while an
-	// election is under way, greetings and authentication fail too.
+	// rule: of the server's errors, only those about the user are permanent. While a server shuts down
+	// or an election is under way, handshakes and authentication fail too.
 	_, greeting := errors.AsType[*auth.Error](err)
 	if se, ok := errors.AsType[mongo.ServerError](err); ok {
 		switch {
@@ -456,7 +455,7 @@ func (s *store) explain(doing string, err error) error {
 	return fmt.Errorf("%s lock on MongoDB at %s: %w", doing, s.hosts, err)
 }
 
-// disconnect has its own timeout: the caller's context may have ended, which is why it disconnects.
+// disconnect has its own timeout, because the caller's context may have ended.
 func disconnect(c *mongo.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()

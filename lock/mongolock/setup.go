@@ -11,17 +11,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// ttlIndex removes names that nobody has used for Options.Retention.
+// ttlIndex removes names that have not been used for Options.Retention.
 //
-// rule: TTL is garbage collection of idle names, never the way a lock gets free.
+// rule: TTL is garbage collection of idle names, never the way a lock becomes free.
 const ttlIndex = "at_ttl"
 
-// ErrSetup: the collection of locks is not set up as [Setup] does it.
+// ErrSetup: the collection of locks is not in the state that [Setup] creates.
 var ErrSetup = errors.New("the lock collection is not set up")
 
-// Setup makes the collection of locks and its TTL index. [Open] and [New] call it, too, but do not
-// fail if the server refuses. It is safe to repeat. It does not change an index with another
-// retention; the error says what to do.
+// Setup creates the collection of locks and its TTL index. [Open] and [New] call it, too, but do not
+// fail if the server refuses. It is safe to repeat. It does not change an existing index with a
+// different retention; the error says what to do.
 func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -33,7 +33,7 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err == nil {
 		return nil
 	}
-	// Perhaps an administrator has made the index, for a user who may not, or under another name.
+	// An administrator may have created the index under another name, or for a user without that privilege.
 	switch problem := CheckSetup(ctx, db, o); {
 	case problem == nil:
 		return nil
@@ -44,7 +44,7 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 }
 
 // CheckSetup checks that Setup has nothing to do. Otherwise the error is [ErrSetup] and names the
-// remedy. Locks work without the index, but names that nobody uses any more stay.
+// remedy. Locks work without the index, but names no longer in use are not removed.
 func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	case found:
 		return nil
 	case plain != "":
-		return fmt.Errorf("%w: index %s on %s removes nothing, and is in the place of the one that does; drop it and run setup", ErrSetup, plain, where)
+		return fmt.Errorf("%w: index %s on %s has no expiry and blocks the creation of the TTL index; drop it and run setup", ErrSetup, plain, where)
 	}
 	return fmt.Errorf("%w: %s has no TTL index on at; run setup with a user who may create indexes", ErrSetup, where)
 }

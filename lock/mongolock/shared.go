@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Operations on different locks that wait at the same time share a command: see docs/decisions/0020. An update with several
-// statements answers with one number, how many matched. The records show afterwards which ones, by their versions: each operation writes its
-// own. Renewals have their own batches and wait for none of these.
+// Operations on different locks that wait concurrently share a command: see docs/decisions/0020. The answer to an update with
+// several statements is one number, how many matched. The versions in the records then show which ones did: each operation
+// writes its own. Renewals have their own batches and wait for none of these.
 const (
-	sharedMost = 32 // reads, or new records, of a command
-	// Updates of a command. A server may carry it out as one transaction, which keeps the records locked for as long as all of them take.
+	sharedMost = 32 // reads, or new records, per command
+	// Updates per command. A server may run the command as one transaction, which keeps all the records locked until the last update.
 	sharedUpdates = 8
-	gateWidth     = 1 // commands under way before calls gather
+	gateWidth     = 1 // commands in flight before calls are combined
 )
 
 // request is an operation on one lock for an exclusive hold.
@@ -37,7 +37,7 @@ type grant struct {
 	ok    bool
 }
 
-// shared are the operations that share commands.
+// shared has the operations that share commands.
 type shared struct {
 	reads    *combine.Combiner[string, bson.Raw]
 	creates  *combine.Combiner[request, bool]
@@ -130,7 +130,7 @@ func raise(r request) bson.D {
 	return append(touch(r.hold, r.v), bson.E{Key: "$max", Value: is("token", r.floor+1)})
 }
 
-// granted is update without the description of errors.
+// granted is update without explain.
 func (s *store) granted(ctx context.Context, filter, update bson.D) (grant, error) {
 	d, ok, err := s.found(ctx, filter, update, is("token", 1))
 	return grant{d.Token, ok}, err
@@ -148,22 +148,22 @@ func (s *store) grantMany(ctx context.Context, requests []request, statement fun
 		docs, err = s.written(ctx, requests)
 	}
 	for i, r := range requests {
-		// rule: the token is the hold's only in a record that has this hold.
+		// rule: a token belongs to the hold only in a record that has this hold.
 		if d := docs[r.name]; isWrittenBy(d, r) && d.Hold != nil && d.Hold.ID == bson.ObjectID(r.hold.ID) && d.Token > r.floor {
 			answers[i].Value = grant{d.Token, true}
 			written++
 		}
 	}
-	// rule: the records tell who was granted only if they show as many grants as the server has counted. Otherwise each finds out by a
-	// write that is bound to its hold.
+	// rule: the records identify the granted requests only if they show as many grants as the server has counted. Otherwise each request
+	// is confirmed by a write bound to its hold.
 	if err != nil || written != matched {
 		return combine.All(len(requests), combine.Answer[grant]{Again: true})
 	}
 	return answers
 }
 
-// written reads the records of requests after a command that has changed some of them: those that have the version of a request were
-// changed by it. A record that others have changed since does not show that, nor does an older read.
+// written reads the records of requests after a command that has changed some of them: a record that has the version of its request
+// was changed by it. A record that was changed again since does not show that, nor does a stale read.
 func (s *store) written(ctx context.Context, requests []request) (map[string]document, error) {
 	names := make([]string, len(requests))
 	for i, r := range requests {
@@ -180,12 +180,12 @@ func (s *store) written(ctx context.Context, requests []request) (map[string]doc
 	return found, err
 }
 
-// isWrittenBy tells whether a record is as a request has left it. rule: by the version, which is new with every request. The hold may be of an
-// earlier attempt.
+// isWrittenBy reports whether a record is unchanged since a request wrote it. rule: by the version, which is new for every request. The
+// hold may come from an earlier try.
 func isWrittenBy(d document, r request) bool { return d.Version == bson.ObjectID(r.v) }
 
-// updateMany sends one update command with a statement for each request, and returns how many matched. Each is for another lock or
-// another hold, so each matches one document at most.
+// updateMany sends one update command with a statement for each request, and returns how many matched. Each is for a different lock
+// or hold, so each matches at most one document.
 func (s *store) updateMany(ctx context.Context, requests []request, statement func(request) (filter, update bson.D)) (matched int, err error) {
 	updates := make([]mongomany.Update, len(requests))
 	for i, r := range requests {
@@ -195,7 +195,7 @@ func (s *store) updateMany(ctx context.Context, requests []request, statement fu
 	return mongomany.UpdateAll(ctx, s.locks, updates)
 }
 
-// isWriteError tells whether a server has answered that some of the statements failed, or are not known to a majority.
+// isWriteError reports whether the server has answered that some of the statements failed, or are not acknowledged by a majority.
 func isWriteError(err error) bool {
 	var write mongo.BulkWriteException
 	return errors.As(err, &write)
@@ -206,7 +206,7 @@ func (s *store) releaseOne(ctx context.Context, r request) (bool, error) {
 	return err == nil && res.MatchedCount == 1, err
 }
 
-var errReleaseUnclear = errors.New("it was released together with others, and the answer does not tell which of them were held")
+var errReleaseUnclear = errors.New("it was released together with other locks, and the answer does not tell which of them were held")
 
 // releaseMany: one update command with a statement for each; if only some matched, find {_id: one of the names}.
 func (s *store) releaseMany(ctx context.Context, requests []request) []combine.Answer[bool] {
@@ -227,7 +227,8 @@ func (s *store) releaseMany(ctx context.Context, requests []request) []combine.A
 		}
 	}
 	for i := range answers {
-		// rule: whose release the records do not show was not holding the lock only if they show all others. Else somebody else may have it already.
+		// rule: a request counts as not having held the lock only if the records show every release that the server has counted. Otherwise
+		// its record may have been written again since.
 		if !answers[i].Value && (err != nil || written != matched) {
 			answers[i].Err = errReleaseUnclear
 		}

@@ -14,7 +14,7 @@ import (
 var _ lock.Watcher = (*store)(nil)
 
 // freed selects the events after which a record may be free: h is unset, shares are removed, the
-// document is deleted. It leaves out renewals, which are most of the events: they set s.0.v, not s.
+// document is deleted. It excludes renewals, which are most of the events: they set s.0.v, not s.
 var freed = mongo.Pipeline{
 	{{Key: "$match", Value: is("$or", bson.A{
 		is("operationType", "delete"),
@@ -25,8 +25,9 @@ var freed = mongo.Pipeline{
 	{{Key: "$project", Value: is("documentKey", 1)}},
 }
 
-// Watch opens a change stream. Standalone servers and most compatible servers do not support it: an
-// error. One that is away, or elects a primary, has no hints only now.
+// Watch opens a change stream. Standalone servers and most compatible servers do not support change
+// streams: Watch returns an error. If the server is only temporarily unavailable (unreachable, electing
+// a primary), Watch returns a closed channel, so that the caller tries again.
 func (s *store) Watch(ctx context.Context) (<-chan string, error) {
 	stream, err := s.locks.Watch(ctx, freed, options.ChangeStream())
 	names := make(chan string)

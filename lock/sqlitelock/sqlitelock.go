@@ -1,9 +1,9 @@
 // Package sqlitelock keeps locks in the embedded database file, for processes of one machine.
 //
 // It has the same atomic operations as mongolock, each in one transaction. A grant is synced to disk
-// before it is reported, so that a power failure cannot take its token back. Renewals and releases
-// are not synced: a power failure also ends every process of the machine, and with it every lease.
-// Readers do not wait for writers.
+// before it is reported, so that a power failure cannot undo its token. Renewals and releases are not
+// synced: a power failure also ends every process of the machine, and with it every lease. Readers do
+// not wait for writers.
 package sqlitelock
 
 import (
@@ -34,7 +34,7 @@ const ddl = `CREATE TABLE IF NOT EXISTS locks (
 	more          TEXT              -- JSON: see type more; null when there is nothing of it
 ) STRICT, WITHOUT ROWID`
 
-// more is the JSON column for what few records have; null in all others keeps their rows small.
+// more is the JSON column for fields that few records have; it is null in all others, which keeps their rows small.
 type more struct {
 	Asked  string       `json:",omitempty"` // of the exclusive holder
 	Shares []lock.Entry `json:",omitempty"`
@@ -42,13 +42,13 @@ type more struct {
 	Forced *lock.Forced `json:",omitempty"`
 }
 
-// columns are those that scan reads, in its order.
+// columns are the columns that scan reads, in its order.
 const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(host, ''), coalesce(pid, 0),
 	coalesce(instance, ''), coalesce(boot, ''), coalesce(pid_namespace, ''), coalesce(started, ''), coalesce(why, ''),
 	since_us, at_us, coalesce(more, '')`
 
 // store implements lock.Store with the functions of package transition. Each method says whether it
-// is synced; those that are not can be undone by a power failure.
+// is synced; a power failure can undo those that are not.
 type store struct {
 	db    *sqlitedb.DB
 	close func() error
@@ -70,8 +70,9 @@ func Open(ctx context.Context, path string) (lock.Store, error) {
 	return s, err
 }
 
-// OpenIn keeps locks in a database that is open, and stays so when the store is closed. Operations that wait at the same
-// time share a transaction with the other writers of that handle, so they do not compete with them for the file.
+// OpenIn keeps locks in a database that is already open, and that stays open when the store is closed. Operations that
+// wait concurrently share a transaction with the other writers of that handle, so they do not compete with them for the
+// file.
 func OpenIn(ctx context.Context, db *sqlitedb.DB) (lock.Store, error) {
 	return newStore(ctx, db, func() error { return nil })
 }
@@ -122,7 +123,7 @@ func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb
 	})
 	switch {
 	case err != nil && ok && errors.Is(err, sqlitedb.ErrReplaced):
-		return false, r, err // rule: it may be written, in the old file, so it is not called permanent: that would mean it is not
+		return false, r, err // rule: it may be written, in the old file, so it is not called permanent: that would mean not written
 	case err != nil:
 		return false, r, permanent(err)
 	}
@@ -173,7 +174,7 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 	return transition.Asked(r, h), ok, err
 }
 
-// RenewMany is one transaction, not synced. A damaged record counts as not found.
+// RenewMany runs one transaction, not synced. A damaged record counts as not found.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	err = s.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
 		found = 0
@@ -191,7 +192,7 @@ func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found i
 	return found, permanent(err)
 }
 
-// Requests selects by primary key, and only rows with a value in more: the others have no request.
+// Requests selects by primary key, and only rows with a value in more: other rows have no request.
 func (s *store) Requests(ctx context.Context, names []string) (asked map[lock.HoldID]string, err error) {
 	list, err := json.Marshal(names)
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *store) Requests(ctx context.Context, names []string) (asked map[lock.Ho
 	return asked, permanent(err)
 }
 
-// Confirm is synced: it may stand for a grant whose answer was lost, and may raise the token.
+// Confirm is synced: it may confirm a grant whose answer was lost, and may raise the token.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	return transition.Token(s.do(ctx, s.db.Write, name, transition.Confirm(h, floor, v)))
 }
@@ -332,7 +333,8 @@ func put(tx *sqlitedb.Tx, r lock.Record) error {
 	return err
 }
 
-// scan decodes a row, which another program may have written. Name is set even if the error is a lock.DamagedError.
+// scan decodes a row, which may have been written by another program. Name is set even if the error is a
+// lock.DamagedError.
 func scan(into func(...any) error) (r lock.Record, err error) {
 	var (
 		version, id   []byte
@@ -363,7 +365,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 	return r, nil
 }
 
-// permanent marks the errors that a retry cannot fix, and after which nothing was written.
+// permanent marks the errors that a retry cannot fix and that mean that nothing was written.
 func permanent(err error) error {
 	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReplaced, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
 		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt} {

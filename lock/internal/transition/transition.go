@@ -1,9 +1,9 @@
 // Package transition implements the operations of [lock.Store] as functions on one record, for
 // stores that read and write a record in one transaction (sqlitelock, locktest.Memory). Each function
-// reports whether its condition was met; if not, it has left the record unchanged.
+// reports whether its condition was met; if not, the record is unchanged.
 //
-// A transition copies every slice and hold before it changes it, so the old and the new record share
-// nothing that is modified.
+// A transition copies every slice and hold before changing it, so the old and the new record share no
+// modified data.
 package transition
 
 import (
@@ -17,7 +17,7 @@ import (
 // record yet, and r has only its name.
 type Func func(r *lock.Record, exists bool) bool
 
-// Create makes a held record without a token.
+// Create creates a held record without a token.
 func Create(h lock.Hold, v lock.Version, now time.Time) Func {
 	return func(r *lock.Record, exists bool) bool {
 		if exists {
@@ -75,8 +75,8 @@ func Asked(r lock.Record, h lock.Hold) string {
 	return ""
 }
 
-// Confirm renews and raises the token above floor, if it is not yet. For a share it always raises it:
-// the record's token may belong to another share.
+// Confirm renews, and raises the token above floor unless it is higher already. For a share it always
+// raises the token: the record's token may belong to another share.
 func Confirm(h lock.Hold, floor int64, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if !touch(r, h, v) {
@@ -103,8 +103,8 @@ func Expire(e lock.Entry, v lock.Version) Func {
 	}
 }
 
-// Ask records a request to release. It leaves the version alone, because the version shows that the
-// holder is alive.
+// Ask records a request to release. It does not change the version, because a new version means that
+// the holder is alive.
 func Ask(h lock.Hold, why string) Func {
 	return func(r *lock.Record, _ bool) bool {
 		mine := find(r, h)
@@ -116,7 +116,7 @@ func Ask(h lock.Hold, why string) Func {
 	}
 }
 
-// Force removes the hold, records that, and raises the token.
+// Force removes the hold, records the forced release, and raises the token.
 func Force(h lock.Hold, why string, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if !remove(r, h, v) {
@@ -164,7 +164,7 @@ func Dequeue(id lock.HoldID, seen lock.Version) Func {
 	}
 }
 
-// most is how many shares a record may have for h to be added.
+// most is the largest number of shares a record may have for h to be granted.
 func most(h lock.Hold) int {
 	if h.Shared() {
 		return h.Permits - 1
@@ -172,12 +172,12 @@ func most(h lock.Hold) int {
 	return 0
 }
 
-// turn tells whether nobody else is first in the queue.
+// turn reports whether the queue is empty or id is first in it.
 func turn(r *lock.Record, id lock.HoldID) bool { return len(r.Queue) == 0 || r.Queue[0].ID == id }
 
 func is(id lock.HoldID) func(lock.Entry) bool { return func(e lock.Entry) bool { return e.ID == id } }
 
-// take grants the record to h: a new token, and h is not in the queue any more.
+// take grants the record to h: it increments the token, and removes h from the queue.
 func take(r *lock.Record, h lock.Hold, v lock.Version, now time.Time) {
 	r.Token++
 	r.Queue = slices.DeleteFunc(slices.Clone(r.Queue), is(h.ID))
@@ -194,7 +194,8 @@ func hold(r *lock.Record, h lock.Hold, v lock.Version, now time.Time) {
 	}
 }
 
-// find returns the hold or share with the ID of h, or nil. It has been copied, so it can be modified.
+// find returns the hold or share with the ID of h, or nil. The result is a copy within r and can be
+// modified.
 func find(r *lock.Record, h lock.Hold) *lock.Hold {
 	if !h.Shared() {
 		if r.Hold == nil || r.Hold.ID != h.ID {
@@ -212,7 +213,8 @@ func find(r *lock.Record, h lock.Hold) *lock.Hold {
 	return &r.Shares[i].Hold
 }
 
-// touch gives the hold h, and the record, a new version: a sign of life. It does nothing if h is not in the record.
+// touch gives the hold h, and the record, a new version, which shows that the holder is alive. It does nothing if h is
+// not in the record.
 func touch(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	if find(r, h) == nil {
 		return false
@@ -224,7 +226,7 @@ func touch(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	return true
 }
 
-// remove removes the hold h. Others learn from the new version that the record has changed.
+// remove removes the hold h. The new version shows other processes that the record has changed.
 func remove(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	if find(r, h) == nil {
 		return false
