@@ -11,7 +11,7 @@ import (
 
 var _ lock.BatchRenewer = (*memoryHandle)(nil)
 
-// RenewMany is one call, whose Name says how many renewals it has. Each of them is applied and observed as a [Renew].
+// RenewMany is one call, whose Name is the number of renewals. Each of them is applied and observed as a [Renew].
 func (h *memoryHandle) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	return deliver(ctx, h, RenewMany, fmt.Sprint(len(renewals)), func(fault Fault) (found int) {
 		if fault.Half {
@@ -30,7 +30,7 @@ func (h *memoryHandle) RenewMany(ctx context.Context, renewals []lock.Renewal) (
 	})
 }
 
-// Requests is one call, whose Name says how many records it asks for.
+// Requests is one call, whose Name is the number of records queried.
 func (h *memoryHandle) Requests(ctx context.Context, names []string) (map[lock.HoldID]string, error) {
 	return deliver(ctx, h, Requests, fmt.Sprint(len(names)), func(Fault) map[lock.HoldID]string {
 		asked := make(map[lock.HoldID]string)
@@ -53,8 +53,8 @@ func addRequests(asked map[lock.HoldID]string, r lock.Record) {
 	}
 }
 
-// RenewMany records a batch as one Renew for each of its holds, all at the same time. If the store found fewer than all, it does not say
-// which, nor why ([Fault.Half]): then all answers count as unclear. On a store without batches it renews one after the other.
+// RenewMany records a batch as one Renew for each of its holds, all concurrent. If the store found fewer than all, the answer does not say
+// which, nor why ([Fault.Half]): then all answers count as unclear. On a store without batches it renews one hold after the other.
 func (r *Recorder) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	b, ok := r.Store.(lock.BatchRenewer)
 	if !ok {

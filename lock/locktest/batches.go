@@ -15,7 +15,7 @@ type batches interface {
 	lock.BatchRenewer
 }
 
-// useBatches is use for the tests of batches. It skips them for stores that do not have any.
+// useBatches is use for tests of batches. It skips the test if the store is not a lock.BatchRenewer.
 func useBatches(t testing.TB, b Backend) batches {
 	t.Helper()
 	s, ok := use(t, b).(batches)
@@ -30,7 +30,7 @@ func renewal(name string, h lock.Hold) lock.Renewal {
 	return lock.Renewal{Name: name, Hold: h, Version: lock.NewVersion()}
 }
 
-// checkRenewMany: each renewal of a batch does what a single one does, and one that is not found stops no other.
+// checkRenewMany: each renewal of a batch has the effect of a single one, and one that is not found does not stop the others.
 func checkRenewMany(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()
@@ -70,7 +70,7 @@ func checkRenewMany(t testing.TB, b Backend) {
 	want(t, "version of the entry", got.Shares[1].Version, all[4].Version)
 	want(t, "entry", got.Shares[1].Hold, second)
 
-	for range 2 { // the version is no condition: an earlier renewal that was applied without an answer must not block the next
+	for range 2 { // the version is not a condition: an earlier renewal that was applied without an answer must not block the next
 		found, err = s.RenewMany(ctx, []lock.Renewal{renewal("a", a), renewal("s", second), renewal("s", first)})
 		must(t, err)
 		want(t, "found again", found, 3)
@@ -110,7 +110,7 @@ func checkLargeBatch(t testing.TB, b Backend) {
 	}
 }
 
-// checkRequests: requests are found by the ID of the hold, also those of shares, and only in the records that were asked for.
+// checkRequests: requests are found by the ID of the hold, including those to shares, and only in the named records.
 func checkRequests(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()
@@ -145,9 +145,9 @@ func checkRequests(t testing.TB, b Backend) {
 	want(t, "requests after a release", len(asked), 1)
 }
 
-// checkManyLeases: leases that are renewed together last. When one of them is taken away, only that one is lost.
+// checkManyLeases: leases that are renewed together stay held. When one of them is taken away, only that one is lost.
 func checkManyLeases(t testing.TB, b Backend) {
-	l := newLocker(t, b.Open(), lock.Options{Lease: 20 * time.Second}) // a busy server does not answer for seconds
+	l := newLocker(t, b.Open(), lock.Options{Lease: 20 * time.Second}) // a busy server may not answer for seconds
 	var leases []*lock.Lease
 	for i := range 20 {
 		le, err := l.Acquire(t.Context(), fmt.Sprint("n", i))

@@ -1,8 +1,8 @@
-// Package locktest tests whether a lock store keeps the contract of [lock.Store], and has test doubles for everything that uses one.
+// Package locktest tests whether a lock store fulfils the contract of [lock.Store], and has test doubles for code that uses one.
 //
-//   - [Run] is the conformance suite: a new backend calls it from one of its tests. [Damaged] adds a record that cannot be decoded.
-//   - [Memory] is a store in memory that fails on command ([Fault]), in the virtual time of testing/synctest.
-//   - [Record] writes down what is done to any store, and [Check] decides whether working locks can have such a history.
+//   - [Run] is the conformance suite: a new backend calls it from one of its tests. [Damaged] tests a record that cannot be decoded.
+//   - [Memory] is an in-memory store that fails on command ([Fault]), in the virtual time of testing/synctest.
+//   - [Record] records the operations on any store, and [Check] decides whether working locks can have such a history.
 package locktest
 
 import (
@@ -20,15 +20,15 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Backend is one empty store under test, as [Run] gets it from its caller.
+// Backend is one empty store under test, supplied by the caller of [Run].
 type Backend struct {
-	// Open opens one more handle on it, as another process would. Run closes the handles.
+	// Open opens another handle on the store, as another process would. Run closes the handles.
 	Open func() lock.Store
-	// Delete removes the record of a name behind the protocol's back, as an operator or a garbage collection would.
+	// Delete removes the record of a name without going through the protocol, as an operator or garbage collection would.
 	Delete func(name string) error
 }
 
-// Run tests a backend. It calls setup for each of its tests, which must return an empty store that lives as long as t. The tests run in
+// Run tests a backend. It calls setup for each of its tests; setup must return an empty store that lives as long as t. The tests run in
 // real time and in parallel; together they take about 10 s.
 func Run(t *testing.T, setup func(t testing.TB) Backend) {
 	for _, c := range checks {
@@ -137,7 +137,7 @@ func unchanged(t testing.TB, s lock.Store, before lock.Record, what string) {
 	}
 }
 
-// create makes a held record with the given token.
+// create creates a held record with the given token.
 func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lock.Record) {
 	t.Helper()
 	h := newHold(20 * time.Second)
@@ -150,7 +150,7 @@ func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lo
 	return h, read(t, s, name)
 }
 
-// checkCreate: a record is created once, with all of its fields, and a second create changes nothing. Otherwise two waiters that find no
+// checkCreate: a record is created once, with all its fields, and a second create changes nothing. Otherwise two waiters that find no
 // record would both hold the lock.
 func checkCreate(t testing.TB, b Backend) {
 	s, other := use(t, b), use(t, b)
@@ -167,7 +167,7 @@ func checkCreate(t testing.TB, b Backend) {
 	want(t, "token", r.Token, int64(0))
 	want(t, "version", r.Version, v)
 	want(t, "hold", *r.Hold, h)
-	// The server's clock may differ from ours, but a date that was not set at all shows.
+	// The server's clock may differ from ours, but this detects a date that was not set at all.
 	if d := r.Since.Sub(before); d < -24*time.Hour || d > 24*time.Hour {
 		t.Fatalf("since is %v", r.Since)
 	}
@@ -208,8 +208,8 @@ func checkAcquire(t testing.TB, b Backend) {
 	want(t, "hold", *r.Hold, h2)
 }
 
-// checkRelease: a release needs the ID of the hold, and leaves the record with its token. If the token were lost, the next grants would
-// have tokens that a resource has seen before.
+// checkRelease: a release needs the ID of the hold, and keeps the record with its token. If the token were lost, later grants would have
+// tokens that a resource has already seen.
 func checkRelease(t testing.TB, b Backend) {
 	s := use(t, b)
 	ok, err := s.Release(t.Context(), "n", newHold(time.Second), lock.NewVersion())
@@ -236,8 +236,8 @@ func checkRelease(t testing.TB, b Backend) {
 	unchanged(t, s, r, "a second release")
 }
 
-// checkRenew: only the holder can renew and confirm, and every renewal changes the version. A renewal that did not would look like a dead
-// holder to those who wait.
+// checkRenew: only the holder can renew and confirm, and every renewal changes the version. If a renewal did not, waiters would presume
+// the holder dead.
 func checkRenew(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -297,8 +297,8 @@ func checkConfirm(t testing.TB, b Backend) {
 	}
 }
 
-// checkTakeOver: a takeover needs the version that was observed, so it fails after any renewal; and the old holder can change nothing any
-// more.
+// checkTakeOver: a takeover needs the observed version, so it fails after any renewal; and after a takeover the old holder can no longer
+// change anything.
 func checkTakeOver(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -325,7 +325,7 @@ func checkTakeOver(t testing.TB, b Backend) {
 	want(t, "version", r.Version, v2)
 	want(t, "hold", *r.Hold, h2)
 	want(t, "stored token", r.Token, int64(8))
-	// The old holder finds out; it changes nothing.
+	// The old holder's writes fail and change nothing.
 	_, ok, err = s.Renew(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "renewed after a takeover", ok, false)
@@ -335,10 +335,10 @@ func checkTakeOver(t testing.TB, b Backend) {
 	unchanged(t, s, r, "the old holder")
 }
 
-// checkBigTokens: tokens are exact. A backend that keeps them as floating-point numbers would grant the same one twice.
+// checkBigTokens: tokens are exact. A backend that stores them as floating-point numbers would grant the same token twice.
 func checkBigTokens(t testing.TB, b Backend) {
 	s := use(t, b)
-	const big = math.MaxInt64/2 + 1 // no float64 can tell it from its neighbours
+	const big = math.MaxInt64/2 + 1 // a float64 cannot distinguish it from its neighbours
 	h, r := create(t, s, "n", big)
 	want(t, "token", r.Token, int64(big))
 	_, err := s.Release(t.Context(), "n", h, lock.NewVersion())
@@ -352,7 +352,7 @@ func checkBigTokens(t testing.TB, b Backend) {
 	want(t, "raised token", token, int64(big+2))
 }
 
-// checkNames: no two names are the same lock, whatever collation, normalization or quoting the backend has.
+// checkNames: no two names are the same lock, whatever collation, normalization or quoting the backend uses.
 func checkNames(t testing.TB, b Backend) {
 	s := use(t, b)
 	names := []string{"a", "A", "a ", " a", "a.b", "a$b", "$a", ".", "_scheduler", "é", "e\u0301", "a/b", `a"b'c`, "a%b_", "0", "1e0",
@@ -370,7 +370,7 @@ func checkNames(t testing.TB, b Backend) {
 	want(t, "records", len(list), len(names))
 }
 
-// checkList: the list has all records, free ones too, complete and sorted.
+// checkList: the list has all records, including free ones, complete and sorted.
 func checkList(t testing.TB, b Backend) {
 	s := use(t, b)
 	list, err := s.List(t.Context())
@@ -455,7 +455,7 @@ func checkConcurrent(t testing.TB, b Backend) {
 	}
 }
 
-// checkContext: every operation returns the error of an ended context. The lock's timeouts rest on that.
+// checkContext: every operation returns the error of an ended context. The timeouts of package lock rely on that.
 func checkContext(t testing.TB, b Backend) {
 	s := use(t, b)
 	create(t, s, "n", 1)

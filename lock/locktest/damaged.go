@@ -8,8 +8,9 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Damaged tests what a store does with a record that it cannot decode: it reports a lock.DamagedError, for that record only; others in the same
-// batch or list are not affected; and an operator can remove it. s must be empty; damage makes the record of a name undecodable.
+// Damaged tests how a store handles a record that it cannot decode: it reports a lock.DamagedError for that record only, other records in
+// the same batch or list are not affected, and an operator can remove the record. s must be empty; damage makes the record of a name
+// undecodable.
 func Damaged(t *testing.T, s lock.Store, damage func(name string)) {
 	t.Helper()
 	remover := s.(lock.Remover)
@@ -26,8 +27,8 @@ func Damaged(t *testing.T, s lock.Store, damage func(name string)) {
 	}
 	damage("b")
 	if b, ok := s.(lock.BatchRenewer); ok {
-		batch[1].Hold.ID = lock.NewHoldID()        // which finds nothing, as the record has another one or none
-		_, _ = b.RenewMany(t.Context(), batch[:2]) // whatever it says of b
+		batch[1].Hold.ID = lock.NewHoldID()        // not found: the record has another ID or none
+		_, _ = b.RenewMany(t.Context(), batch[:2]) // the answer for b does not matter
 		if r, _, err := s.Read(t.Context(), "a"); err != nil || r.Version != batch[0].Version {
 			t.Errorf("a was not renewed in a batch with a damaged record: %v", err)
 		}
@@ -38,7 +39,7 @@ func Damaged(t *testing.T, s lock.Store, damage func(name string)) {
 	}
 	var damaged *lock.DamagedError
 	if _, _, err := s.Read(t.Context(), "b"); !errors.As(err, &damaged) || damaged.Name != "b" || !errors.Is(err, lock.ErrPermanent) {
-		t.Errorf("read: %v; want a DamagedError, for good", err)
+		t.Errorf("read: %v; want a permanent DamagedError", err)
 	}
 	list, err := s.List(t.Context())
 	if err != nil || len(list) != 3 || list[1].Name != "b" || list[1].Damaged == nil || !list[0].Held() || !list[2].Held() {

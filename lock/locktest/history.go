@@ -20,20 +20,20 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A history is what some processes did to the locks of a store, recorded by a Recorder in each of them. Check decides whether it is
-// linearizable: whether there is an order of all operations, each between its call and its return, in which every answer is right for a
-// lock. Durations play no part: a takeover names the hold that it replaced, and is right only if that hold was there. So pauses and clocks
-// cannot make a correct history look wrong.
+// A history is the list of operations of some processes on the locks of a store, recorded by a Recorder in each process. Check decides
+// whether it is linearizable: whether there is an order of all operations, each between its call and its return, in which every answer is
+// correct for a lock. Durations play no part: a takeover names the hold that it replaced, and is correct only if that hold held the lock.
+// So pauses and clocks cannot make a correct history look wrong.
 
-// Step is one line of a history: the call of an operation that changes who holds a lock, or its return.
+// Step is one line of a history: the call or the return of an operation on a lock.
 type Step struct {
 	Process string `json:"p"`
 	N       int64  `json:"n"`            // of this process
-	Done    bool   `json:"d,omitempty"`  // the operation returned; what follows is its answer
+	Done    bool   `json:"d,omitempty"`  // the operation returned; OK, Token and Unclear are its answer
 	At      int64  `json:"at"`           // nanoseconds on a clock that all processes share
 	Op      Op     `json:"op,omitempty"` // at the call
 	Name    string `json:"name,omitempty"`
-	ID      string `json:"id,omitempty"`   // of the hold that acts
+	ID      string `json:"id,omitempty"`   // of the acting hold
 	Prev    string `json:"prev,omitempty"` // the hold that it replaces, "" = none
 	Permits int    `json:"permits,omitempty"`
 	OK      bool   `json:"ok,omitempty"`
@@ -41,7 +41,7 @@ type Step struct {
 	Unclear bool   `json:"unclear,omitempty"` // the answer was an error
 }
 
-// granting tells whether the operation grants a lock if it succeeds.
+// granting reports whether the operation grants a lock if it succeeds.
 func (s Step) granting() bool {
 	return slices.Contains([]Op{Create, Acquire, TakeOver, HandOver}, s.Op)
 }
@@ -49,7 +49,7 @@ func (s Step) granting() bool {
 // Delete is the deletion of a record by an administrator, a TTL index or a restored backup.
 const Delete Op = "delete"
 
-// Recorder is a store that records what is done to another one. It is safe for concurrent use.
+// Recorder is a store that records the operations on another one. It is safe for concurrent use.
 type Recorder struct {
 	lock.Store
 	process string
@@ -58,7 +58,7 @@ type Recorder struct {
 	mu   sync.Mutex
 	out  *json.Encoder
 	n    int64
-	seen map[lock.Version]string // the holder in each version that was read, to say whom a takeover replaces
+	seen map[lock.Version]string // the hold in each version that was read, to name the hold that a takeover replaces
 }
 
 // Record returns store with a Recorder around it, which writes a line to out for each Step. clock returns nanoseconds on a clock that all
@@ -67,8 +67,8 @@ func Record(store lock.Store, process string, clock func() int64, out io.Writer)
 	return &Recorder{Store: store, process: process, clock: clock, out: json.NewEncoder(out), seen: map[lock.Version]string{}}
 }
 
-// call runs an operation and records its call and its return. The call is recorded before, so that an operation of a killed process is in
-// the history.
+// call runs an operation and records its call and its return. The call is recorded first, so that the history includes operations in
+// flight when a process was killed.
 func (r *Recorder) call(s Step, do func() (token int64, ok bool, err error)) {
 	r.mu.Lock()
 	r.n++
@@ -88,7 +88,7 @@ func (r *Recorder) write(s Step) {
 	}
 }
 
-// id is short, because it is in every line of a history; half of the ID is unique enough.
+// id shortens an ID, because it is in every line of a history; half of the ID is unique enough.
 func id(h lock.HoldID) string { return h.String()[:12] }
 
 // Read implements lock.Store. It is a hint, and not part of the history.
@@ -98,14 +98,14 @@ func (r *Recorder) Read(ctx context.Context, name string) (lock.Record, bool, er
 	return rec, found, err
 }
 
-// Enqueue implements lock.Store. What it returns is a hint, too.
+// Enqueue implements lock.Store. The record that it returns is a hint, too.
 func (r *Recorder) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
 	rec, ok, err := r.Store.Enqueue(ctx, name, e)
 	r.note(rec, ok && err == nil)
 	return rec, ok, err
 }
 
-// note remembers who has the lock in a record that was read.
+// note remembers the exclusive hold of a record that was read.
 func (r *Recorder) note(rec lock.Record, known bool) {
 	if !known {
 		return
@@ -205,8 +205,8 @@ func (r *Recorder) Force(ctx context.Context, name string, h lock.Hold, why stri
 	return ok, err
 }
 
-// Deleted records that do deletes the record of name; did tells whether it deleted one. A record that is written at the same moment may not
-// be deleted: FerretDB on PostgreSQL deletes the version of a record that it has read, or nothing.
+// Deleted records that do deletes the record of name; did reports whether it deleted one. A record that is written concurrently may not be
+// deleted: FerretDB on PostgreSQL deletes the version of a record that it has read, or nothing.
 func (r *Recorder) Deleted(name string, do func() (did bool, err error)) (err error) {
 	r.call(Step{Op: Delete, Name: name}, func() (_ int64, did bool, _ error) {
 		did, err = do()
@@ -215,7 +215,7 @@ func (r *Recorder) Deleted(name string, do func() (did bool, err error)) (err er
 	return err
 }
 
-// ReadHistory reads what a Recorder wrote. It ignores an incomplete last line, which the kill of its process can leave.
+// ReadHistory reads the output of a Recorder. It ignores an incomplete last line, which a killed process can leave.
 func ReadHistory(in io.Reader) ([]Step, error) {
 	var steps []Step
 	lines := bufio.NewScanner(in)
@@ -233,13 +233,13 @@ func ReadHistory(in io.Reader) ([]Step, error) {
 	return steps, lines.Err()
 }
 
-// Verdict has the numbers of what Check has checked: a history with few grants or takeovers proves little.
+// Verdict counts what Check has checked: a history with few grants or takeovers proves little.
 type Verdict struct {
 	Operations, Grants, Unclear, TakenOver int
 	Undecided                              []string // names whose histories took too long to decide
 }
 
-// ErrHistory is in the chain of Check's error if no working lock can have such a history.
+// ErrHistory is wrapped by Check's error if no working lock can have such a history.
 var ErrHistory = errors.New("the history is not linearizable")
 
 // Check decides whether the histories of some processes, taken together, are linearizable. It spends at most within on each name; names that
@@ -257,8 +257,8 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 			done[key{s.Process, s.N}] = s
 		}
 	}
-	// met: the holds, by ID, that some other operation shows to have existed. lives: how often a hold may have been granted (more than once
-	// if a request arrived late) minus how often it is known to have ended.
+	// met: the holds, by ID, whose existence another operation shows. lives: how often a hold may have been granted (more than once if a
+	// request arrived late) minus how often it is known to have ended.
 	met, lives := map[string]bool{}, map[string]int{}
 	for _, s := range steps {
 		answer := done[key{s.Process, s.N}]
@@ -288,8 +288,8 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 			v.Unclear++
 			// rule: an operation whose answer was lost may take effect at any later time, or never.
 			answer = Step{At: math.MaxInt64, Unclear: true}
-			// Leave out operations that only make the search longer: those without an effect in the model; a grant that nothing else shows
-			// (without it the lock is only more free); the end of a hold that another operation has ended.
+			// Omit operations that only make the search longer: those without an effect in the model; a grant that no other operation shows
+			// (without it the lock is only free for longer); the end of a hold that another operation has ended.
 			switch s.Op {
 			case Renew, Confirm:
 				continue
@@ -344,8 +344,8 @@ func list(ops []porcupine.Operation) string {
 	return b.String()
 }
 
-// impasse explains a history without an order: the end of the longest order that was found, the states that the lock may then be in, and
-// the operations of which one would have to come next. orders has the longest ones of each partition, of which there is one.
+// impasse explains a history without an order: the end of the longest order found, the states that the lock may then be in, and the
+// operations of which one would have to come next. orders has the longest orders of each partition; there is one partition.
 func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string {
 	var longest []porcupine.Operation
 	for _, order := range slices.Concat(orders...) {
@@ -366,7 +366,7 @@ func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string
 		states = next
 	}
 	left := slices.DeleteFunc(slices.Clone(ops), func(op porcupine.Operation) bool { return placed[op] })
-	until := int64(math.MaxInt64) // later calls come later
+	until := int64(math.MaxInt64) // a call after this cannot come next
 	for _, op := range left {
 		until = min(until, op.Return)
 	}
@@ -388,8 +388,8 @@ const firstToken = 1 << 40
 type lockState struct {
 	exists bool
 	hold   string // the exclusive holder
-	shares string // the others, each with a space behind it
-	token  int64  // the highest that was ever returned; survives the deletion of the record
+	shares string // the shared holders, each followed by a space
+	token  int64  // the highest ever returned; survives the deletion of the record
 }
 
 // step returns the states that the lock may be in after an operation with the given answer: none if the answer is wrong.
@@ -411,7 +411,7 @@ func (s lockState) step(in, out Step) []any {
 			return nil
 		}
 	default:
-		// It may fail for reasons that are not in the model: a renewal since, or somebody else who is first in the queue.
+		// It may fail for reasons that are not in the model: a renewal since, or another waiter first in the queue.
 		if out.OK && !can {
 			return nil
 		}
@@ -419,11 +419,11 @@ func (s lockState) step(in, out Step) []any {
 	if !out.OK {
 		return []any{s}
 	}
-	// rule: each grant has a greater token than all before. A record that was just made has none to give yet: the hold
-	// that acquires it then draws one by Confirm, as does one that learns by a Confirm that its acquisition succeeded.
+	// rule: each grant has a greater token than all before. A newly created record has no token yet: the hold that acquires
+	// it then draws one with Confirm, as does a hold whose Confirm shows that its acquisition succeeded.
 	switch in.Op {
 	case Acquire, TakeOver, HandOver, Confirm:
-		again := in.Op == Confirm && in.Permits == 0 // it may be told the token that it has
+		again := in.Op == Confirm && in.Permits == 0 // it may get the token that it already has
 		switch {
 		case out.Token < firstToken:
 		case out.Token < s.token, out.Token == s.token && !again:

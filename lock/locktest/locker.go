@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// newLocker makes a Locker on s, which is closed with the test.
+// newLocker returns a Locker on s that is closed at the end of the test.
 func newLocker(t testing.TB, s lock.Store, o lock.Options) *lock.Locker {
 	t.Helper()
 	l, err := lock.New(s, o)
@@ -28,8 +28,8 @@ func newLocker(t testing.TB, s lock.Store, o lock.Options) *lock.Locker {
 	return l
 }
 
-// checkContention: of many contending Lockers one holds the lock at a time, every one gets it in the end, and tokens grow in the order of
-// the grants.
+// checkContention: of many contending Lockers one holds the lock at a time, each of them eventually gets it, and tokens grow in the order
+// of the grants.
 func checkContention(t testing.TB, b Backend) {
 	const lockers, each = 16, 4
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -78,12 +78,12 @@ func checkContention(t testing.TB, b Backend) {
 type cut struct {
 	lock.Store
 	dead    chan struct{}
-	renewed atomic.Pointer[time.Time] // when the last renewal was sent that succeeded
+	renewed atomic.Pointer[time.Time] // when the last successful renewal was sent
 }
 
 func newCut(s lock.Store) *cut { return &cut{Store: s, dead: make(chan struct{})} }
 
-// blocked waits for the end of ctx if the connection is cut.
+// blocked waits until ctx ends if the connection is cut.
 func (c *cut) blocked(ctx context.Context) error {
 	select {
 	case <-c.dead:
@@ -115,10 +115,10 @@ func (c *cut) Release(ctx context.Context, name string, h lock.Hold, v lock.Vers
 	return c.Store.Release(ctx, name, h, v)
 }
 
-// checkTakeoverAfterDeath: nobody takes the lock from a holder that renews. When its connection is cut, a waiter takes over, but not
-// before the holder's lease has passed, and by then the holder knows that it lost the lock.
+// checkTakeoverAfterDeath: a holder that renews keeps the lock. When its connection is cut, a waiter takes over, but only after the
+// holder's lease has passed, and by then the holder knows that it lost the lock.
 func checkTakeoverAfterDeath(t testing.TB, b Backend) {
-	const lease = 8 * time.Second // a busy server does not answer for seconds
+	const lease = 8 * time.Second // a busy server may not answer for seconds
 	conn := newCut(b.Open())
 	holder := newLocker(t, conn, lock.Options{Lease: lease})
 	waiter := newLocker(t, b.Open(), lock.Options{Lease: lease / 2}) // its own lease must not matter
@@ -126,7 +126,7 @@ func checkTakeoverAfterDeath(t testing.TB, b Backend) {
 	first, err := holder.Acquire(ctx, "n", lock.WithWhy("first"))
 	must(t, err)
 
-	// While the holder renews nobody gets the lock, however long they wait.
+	// While the holder renews, a waiter never gets the lock, however long it waits.
 	err = lock.ErrUnavailable
 	for errors.Is(err, lock.ErrUnavailable) { // on a busy machine an answer may take longer than the waiter's timeout
 		_, err = waiter.Acquire(ctx, "n", lock.WithWait(2*lease))
@@ -136,7 +136,7 @@ func checkTakeoverAfterDeath(t testing.TB, b Backend) {
 		t.Fatalf("waiting for a renewing holder: %v", err)
 	}
 	if held.Why != "first" || held.Observed < lease || held.Own || held.Lease != lease {
-		t.Fatalf("the error knows little: %+v", held)
+		t.Fatalf("the error lacks details of the holder: %+v", held)
 	}
 	must(t, first.Check(0))
 
@@ -173,7 +173,7 @@ func checkZombie(t testing.TB, b Backend) {
 	ctx := t.Context()
 	zombie, err := a.Acquire(ctx, "n")
 	must(t, err)
-	// Somebody releases it by force; the zombie has not noticed when the successor comes.
+	// The hold is removed; the zombie has not noticed when the successor acquires the lock.
 	_, err = s.Release(ctx, "n", *read(t, s, "n").Hold, lock.NewVersion())
 	must(t, err)
 	next, err := successor.TryAcquire(ctx, "n")
@@ -215,7 +215,7 @@ func checkDeletion(t testing.TB, b Backend) {
 	must(t, second.Release(ctx))
 }
 
-// checkClose: Close releases the leases at once, so that others need not wait for them to expire.
+// checkClose: Close releases the leases at once, so that waiters need not wait for them to expire.
 func checkClose(t testing.TB, b Backend) {
 	a, err := lock.New(b.Open(), lock.Options{})
 	must(t, err)
@@ -235,7 +235,7 @@ func checkClose(t testing.TB, b Backend) {
 	must(t, next.Release(ctx))
 }
 
-// checkAdministration: an operator inspects a lock, asks for its release, then releases it by force; the holder learns each.
+// checkAdministration: an operator inspects a lock, requests its release, then releases it by force; the holder is notified of both.
 func checkAdministration(t testing.TB, b Backend) {
 	ctx := t.Context()
 	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 10 * time.Second}), newLocker(t, b.Open(), lock.Options{})
@@ -249,7 +249,7 @@ func checkAdministration(t testing.TB, b Backend) {
 	case <-le.ReleaseRequested():
 		want(t, "reason", le.RequestReason(), "maintenance")
 	case <-time.After(time.Minute):
-		t.Fatal("the holder does not hear of the request")
+		t.Fatal("the holder does not receive the request")
 	}
 	must(t, le.Check(0))
 	r, err := admin.Inspect(ctx, "n")
@@ -329,8 +329,8 @@ func checkLine(t testing.TB, b Backend) {
 	}
 }
 
-// checkSharing: readers share the lock and keep it by renewals; they exclude a writer and count as permits; and a waiting writer keeps new
-// readers out.
+// checkSharing: readers share the lock and keep it by renewals; they exclude a writer and count towards permits; and a waiting writer keeps
+// new readers out.
 func checkSharing(t testing.TB, b Backend) {
 	ctx := t.Context()
 	one, two := newLocker(t, b.Open(), lock.Options{Lease: 8 * time.Second}), newLocker(t, b.Open(), lock.Options{})
@@ -357,7 +357,7 @@ func checkSharing(t testing.TB, b Backend) {
 		}
 		writer <- le
 	}()
-	// Once the writer waits in the queue nobody else comes in.
+	// Once the writer waits in the queue, new readers are refused.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		r, err := one.Inspect(ctx, "n")
 		must(t, err)
@@ -365,7 +365,7 @@ func checkSharing(t testing.TB, b Backend) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the writer does not stand in line")
+			t.Fatal("the writer does not enter the queue")
 		}
 	}
 	if _, err := one.TryAcquire(ctx, "n", lock.WithShared()); !errors.Is(err, lock.ErrHeld) {
@@ -383,8 +383,8 @@ func checkSharing(t testing.TB, b Backend) {
 	must(t, w.Release(ctx))
 }
 
-// checkFairness: waiters of several Lockers get the lock in the order in which they came. A place in the queue expires after a second
-// without a renewal. On a machine that is too busy to renew it, a waiter may lose its place; then another round decides.
+// checkFairness: waiters of several Lockers get the lock in order of arrival. A place in the queue expires after about a second without a
+// renewal. On a machine that is too busy to renew it, a waiter may lose its place; then another round decides.
 func checkFairness(t testing.TB, b Backend) {
 	const rounds = 20
 	for round := range rounds {
@@ -395,12 +395,12 @@ func checkFairness(t testing.TB, b Backend) {
 		case !lost:
 			t.Fatalf("order: %v", order)
 		}
-		t.Logf("order: %v, as a waiter lost its place", order)
+		t.Logf("order: %v, because a waiter lost its place", order)
 	}
 	t.Errorf("waiters lost their places in each of %d rounds", rounds)
 }
 
-// waitInTurn makes four Lockers wait, one after the other, and returns the order in which they got the lock. lost means that one of them has
+// waitInTurn makes four Lockers wait, one after the other, and returns the order in which they got the lock. lost means that one of them
 // removed the place of another, presuming it dead.
 func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -435,7 +435,7 @@ func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%d in line, want %d", len(r.Queue), i+1)
+				t.Fatalf("%d in the queue, want %d", len(r.Queue), i+1)
 			}
 		}
 	}
@@ -444,7 +444,7 @@ func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
 	return order, removed.Load()
 }
 
-// placeWatcher records whether a waiter removes the place of another one from the queue.
+// placeWatcher records whether a waiter removes the place of another waiter from the queue.
 type placeWatcher struct {
 	lock.Store
 	removed *atomic.Bool
@@ -462,10 +462,10 @@ func watchPlaces(s lock.Store, removed *atomic.Bool) lock.Store {
 	return p
 }
 
-// Dequeue implements lock.Store. A waiter that leaves the queue gives no version; one that removes another, presumed dead, does.
+// Dequeue implements lock.Store. A waiter that leaves the queue passes no version; one that removes another, presumed dead, does.
 func (p placeWatcher) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
 	ok, err := p.Store.Dequeue(ctx, name, id, seen)
-	if seen != (lock.Version{}) && (ok || err != nil) { // a waiter that leaves names no version
+	if seen != (lock.Version{}) && (ok || err != nil) {
 		p.removed.Store(true)
 	}
 	return ok, err

@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/lock/internal/transition"
 )
 
-// Memory is a lock store in memory that fails on command, in the ways in which a database behind a network does. It works in virtual time
+// Memory is an in-memory lock store that fails on command, in the same ways as a database behind a network. It works in virtual time
 // (testing/synctest). Several [lock.Store] handles, one per simulated process, share its records. All methods are safe for concurrent use.
 //
 // Only what Read returns can be stale (Rollback); the conditions of writes are always evaluated on the true record.
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]lock.Record
-	ghosts  map[string]ghost // by name: what reads show in place of the record
+	ghosts  map[string]ghost // by name: what reads return instead of the record
 	fault   func(Call) Fault
 	observe func(op Op, after lock.Record)
 	around  func(Call) (after func())
@@ -30,7 +30,7 @@ type Memory struct {
 	pending sync.WaitGroup
 }
 
-// ghost is what reads show of a write that was rolled back.
+// ghost is the record that reads return for a write that will be rolled back.
 type ghost struct {
 	record lock.Record
 	until  time.Time
@@ -57,7 +57,7 @@ const (
 	Place    Op = "renew place"
 	List     Op = "list"
 
-	RenewMany Op = "renew many" // of lock.BatchRenewer, as the next one
+	RenewMany Op = "renew many" // of lock.BatchRenewer, like the next one
 	Requests  Op = "requests"
 )
 
@@ -65,14 +65,14 @@ const (
 type Call struct {
 	Op     Op
 	Name   string
-	Handle int // which handle it came through, counted from 0 in the order of Open
-	N      int // how many calls of this operation came before, over all handles
+	Handle int // the handle of the call, numbered from 0 in the order of Open
+	N      int // the number of earlier calls of this operation, over all handles
 }
 
-// Fault is what happens to one call. The zero value is a call that succeeds at once.
+// Fault is the fault of one call. With the zero value the call succeeds at once.
 type Fault struct {
-	// Request and Reply delay the way there and the way back. A caller whose context ends meanwhile gets its
-	// error; the operation still happens when the request arrives, if it was sent.
+	// Request and Reply delay the request and the reply. A caller whose context ends meanwhile gets its
+	// error; the operation is still applied when the request arrives, if it was sent.
 	Request, Reply time.Duration
 	// Refuse fails the call before it is applied.
 	Refuse bool
@@ -82,13 +82,13 @@ type Fault struct {
 	LoseReply bool
 	// BreakReply applies the operation and returns an error at once, as a broken connection does.
 	BreakReply bool
-	// Late applies the operation this long after the caller has got an error, which it gets at once.
+	// Late returns an error at once, and applies the operation this long afterwards.
 	Late time.Duration
-	// Rollback shows the write to readers for this long, then it is gone, as after a failover to a server that never had it. The caller
-	// gets an error at once: such a write is never acknowledged.
+	// Rollback shows the write to readers for this long and then undoes it, as a failover to a server that never had the write does. The
+	// caller gets an error at once: such a write is never acknowledged.
 	Rollback time.Duration
-	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller gets no answer, otherwise one
-	// with fewer found than it asked for.
+	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller gets no answer; otherwise the
+	// answer has fewer renewals found than it sent.
 	Half bool
 	// Hang blocks the caller, even after its context has ended, until Stop. Nothing is applied.
 	Hang bool
@@ -116,7 +116,7 @@ func (m *Memory) Open() lock.Store {
 	return h
 }
 
-// Inject sets the function that decides the fault of every call; nil means no faults. It is called under a mutex of the Memory, so it must not
+// Inject sets the function that decides the fault of every call; nil means no faults. f is called under a mutex of the Memory, so it must not
 // call the Memory.
 func (m *Memory) Inject(f func(Call) Fault) {
 	m.mu.Lock()
@@ -132,22 +132,22 @@ func (m *Memory) Around(f func(Call) (after func())) {
 	m.around = f
 }
 
-// Observe sets a function that is called for every write, in the order in which they are applied. It is called under a mutex of the Memory, so
-// it must not call the Memory. An Edit has the Op "".
+// Observe sets a function that is called for every write, in the order in which writes are applied. It is called under a mutex of the Memory,
+// so it must not call the Memory. An Edit has the Op "".
 func (m *Memory) Observe(f func(op Op, after lock.Record)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.observe = f
 }
 
-// Calls returns how often op was called, failed calls included.
+// Calls returns the number of calls of op, failed calls included.
 func (m *Memory) Calls(op Op) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls[op]
 }
 
-// Stop ends hanging calls, and cancels and waits for requests that are still to be applied.
+// Stop ends hanging calls, cancels requests not yet applied, and waits for their goroutines.
 func (m *Memory) Stop() {
 	m.once.Do(func() { close(m.stopped) })
 	m.pending.Wait()
@@ -161,7 +161,7 @@ func (m *Memory) Get(name string) (lock.Record, bool) {
 	return r, ok
 }
 
-// Edit changes a record behind the protocol's back, as an operator with a database shell would. change returns false to delete it.
+// Edit changes a record without going through the protocol, as an operator with a database shell would. change returns false to delete it.
 func (m *Memory) Edit(name string, change func(*lock.Record) (keep bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +197,7 @@ func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.
 	return got.ok, got.r, err
 }
 
-// deliver runs apply as a request to a server, subject to faults: apply does the work, or rollBack if the write is to be rolled back.
+// deliver simulates a request to a server, subject to faults: it runs apply, or rollBack for a write that is rolled back.
 func deliver[T any](ctx context.Context, h *memoryHandle, op Op, name string, apply func(Fault) T, rollBack func(time.Duration)) (got T, err error) {
 	var none T
 	m := h.m
@@ -283,7 +283,7 @@ func (m *Memory) later(d time.Duration, f func()) {
 	}()
 }
 
-// apply runs f on the true record, or, for Read, on a ghost if there is one. A write ends the ghost: the new primary is in charge.
+// apply runs f on the true record or, for Read, on a ghost if there is one. A write ends the ghost: it goes to the new primary.
 func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,7 +312,7 @@ func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record
 	return true, r
 }
 
-// rollBack shows the result of f to readers for a while, and leaves the true record alone.
+// rollBack shows the result of f to readers for a while, and does not change the true record.
 func (m *Memory) rollBack(name string, visible time.Duration, f transition.Func) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -323,7 +323,7 @@ func (m *Memory) rollBack(name string, visible time.Duration, f transition.Func)
 	}
 }
 
-// Read implements lock.Store. It may show a write that is being rolled back.
+// Read implements lock.Store. It may return a write that will be rolled back.
 func (h *memoryHandle) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	found, r, err := h.do(ctx, Read, name, func(_ *lock.Record, exists bool) bool { return exists })
 	if !found {
@@ -400,7 +400,7 @@ func (h *memoryHandle) Dequeue(ctx context.Context, name string, id lock.HoldID,
 	return ok, err
 }
 
-// List implements lock.Store. It shows the true records.
+// List implements lock.Store. It returns the true records.
 func (h *memoryHandle) List(ctx context.Context) ([]lock.Record, error) {
 	var list []lock.Record
 	_, _, err := h.do(ctx, List, "", func(*lock.Record, bool) bool {

@@ -17,7 +17,7 @@ func share(n int) lock.Hold {
 	return h
 }
 
-// ids prints the beginnings of the IDs of entries.
+// ids prints the first digits of the IDs of entries.
 func ids(entries []lock.Entry) string {
 	var s []string
 	for _, e := range entries {
@@ -26,8 +26,8 @@ func ids(entries []lock.Entry) string {
 	return strings.Join(s, " ")
 }
 
-// checkAsk: a request reaches the hold that it was meant for and no later one, and does not change the version, which would make a dead
-// holder look alive.
+// checkAsk: a request reaches the hold that it was meant for and no later one, and does not change the version: a changed version would
+// make a dead holder appear alive.
 func checkAsk(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -56,7 +56,7 @@ func checkAsk(t testing.TB, b Backend) {
 	want(t, "request to the next holder", asked, "")
 }
 
-// checkForce: a forced release needs the ID of the hold, raises the token and says who was removed and why.
+// checkForce: a forced release needs the ID of the hold, raises the token and records the removed hold and the reason.
 func checkForce(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -84,7 +84,7 @@ func checkForce(t testing.TB, b Backend) {
 	want(t, "token of the next holder", token, int64(9))
 }
 
-// checkHandOver: a handoff needs the ID of the present hold, and does not pass the first in the queue.
+// checkHandOver: a handoff needs the ID of the present hold, and cannot bypass the first in the queue.
 func checkHandOver(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -104,22 +104,22 @@ func checkHandOver(t testing.TB, b Backend) {
 	_, ok, err = s.HandOff(ctx, "n", h.ID, newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "handed over twice", ok, false)
-	// Somebody waits in the queue: the lock is theirs.
+	// A waiter is in the queue: the lock goes to it.
 	in := newHold(time.Second)
 	_, ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
 	must(t, err)
 	want(t, "queued", ok, true)
 	_, ok, err = s.HandOff(ctx, "n", next.ID, newHold(time.Second), lock.NewVersion())
 	must(t, err)
-	want(t, "handed over past the line", ok, false)
+	want(t, "handed over past the queue", ok, false)
 	_, ok, err = s.HandOff(ctx, "n", next.ID, in, lock.NewVersion())
 	must(t, err)
-	want(t, "handed over to the first in line", ok, true)
+	want(t, "handed over to the first in the queue", ok, true)
 	want(t, "queue", ids(read(t, s, "n").Queue), "")
 }
 
-// checkShares: there are at most as many shares as permits; they exclude an exclusive hold; each is renewed, asked, expired and released by
-// itself. A share that died must not be kept alive by the renewals of the others.
+// checkShares: there are at most as many shares as permits; they exclude an exclusive hold; each is renewed, asked, expired and released
+// separately. The renewals of the other shares must not keep a dead one alive.
 func checkShares(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -132,7 +132,7 @@ func checkShares(t testing.TB, b Backend) {
 	if r.Hold != nil || len(r.Shares) != 1 || r.Shares[0] != (lock.Entry{Hold: first, Version: v}) {
 		t.Fatalf("created: %+v", r)
 	}
-	// A request that arrives twice is one share.
+	// A request that arrives twice makes one share.
 	_, ok, err = s.Acquire(ctx, "n", first, lock.NewVersion())
 	must(t, err)
 	want(t, "the same share again", ok, false)
@@ -156,7 +156,7 @@ func checkShares(t testing.TB, b Backend) {
 	must(t, err)
 	want(t, "takeover among shares", ok, false)
 
-	// Renewal and confirmation touch their own entry only; a confirmed token is nobody else's.
+	// Renewal and confirmation change only their own entry; a confirmed token belongs to no other share.
 	before := read(t, s, "n")
 	v = lock.NewVersion()
 	_, ok, err = s.Renew(ctx, "n", second, v)
@@ -177,7 +177,7 @@ func checkShares(t testing.TB, b Backend) {
 	must(t, err)
 	want(t, "renewed an unknown share", ok, false)
 
-	// A request to one is no request to the other.
+	// A request to one share does not reach the other.
 	ok, err = s.Ask(ctx, "n", second, "please")
 	must(t, err)
 	want(t, "asked", ok, true)
@@ -188,7 +188,7 @@ func checkShares(t testing.TB, b Backend) {
 	must(t, err)
 	want(t, "request to the second", asked, "please")
 
-	// An entry expires only if it stood still.
+	// An entry expires only if its version did not change.
 	r = read(t, s, "n")
 	_, _, err = s.Renew(ctx, "n", first, lock.NewVersion())
 	must(t, err)
@@ -214,7 +214,7 @@ func checkShares(t testing.TB, b Backend) {
 	want(t, "released", ok, true)
 	r = read(t, s, "n")
 	if r.Held() {
-		t.Fatalf("held by nobody: %+v", r)
+		t.Fatalf("still held after the last release: %+v", r)
 	}
 	// Now an exclusive hold; then a share takes over from it.
 	alone := newHold(time.Second)
@@ -234,8 +234,8 @@ func checkShares(t testing.TB, b Backend) {
 	}
 }
 
-// checkQueue: places keep their order when they are renewed, do not touch the version of the record, and nobody but the first may acquire
-// or take over.
+// checkQueue: places keep their order when they are renewed, queue operations do not change the version of the record, and only the first
+// may acquire or take over.
 func checkQueue(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -243,10 +243,10 @@ func checkQueue(t testing.TB, b Backend) {
 	x, y, z := entry(), entry(), entry()
 	_, ok, err := s.Enqueue(ctx, "n", x)
 	must(t, err)
-	want(t, "queued for nothing", ok, false)
+	want(t, "queued without a record", ok, false)
 	ok, err = s.RenewPlace(ctx, "n", x)
 	must(t, err)
-	want(t, "renewed nothing", ok, false)
+	want(t, "renewed a place without a record", ok, false)
 	h, before := create(t, s, "n", 7)
 	for i, e := range []lock.Entry{x, y, z} {
 		r, ok, err := s.Enqueue(ctx, "n", e)
@@ -269,7 +269,7 @@ func checkQueue(t testing.TB, b Backend) {
 	want(t, "renewed", ok, true)
 	ok, err = s.RenewPlace(ctx, "n", entry())
 	must(t, err)
-	want(t, "renewed a place that nobody has", ok, false)
+	want(t, "renewed an unknown place", ok, false)
 	r := read(t, s, "n")
 	if !slices.Equal(r.Queue, []lock.Entry{x, y2, z}) {
 		t.Fatalf("queue: %+v", r.Queue)
@@ -304,7 +304,7 @@ func checkQueue(t testing.TB, b Backend) {
 }
 
 // checkConcurrentShares: of concurrent acquisitions as many succeed as there are permits, an entry expires once, and a waiter that enqueues
-// several times at once has one place.
+// several times concurrently gets one place.
 func checkConcurrentShares(t testing.TB, b Backend) {
 	const racers, permits = 8, 3
 	stores := []lock.Store{use(t, b), use(t, b), use(t, b), use(t, b)}
