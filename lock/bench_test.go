@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// What the engine itself costs: a store without any latency.
+// The cost of the engine itself, on a store without latency.
 func BenchmarkAcquireRelease(b *testing.B) {
 	l, err := lock.New(locktest.NewMemory().Open(), lock.Options{})
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// everyCommand is every operation that a contended lock costs.
+// everyCommand lists all operations that a contended lock costs.
 var everyCommand = []locktest.Op{locktest.Read, locktest.Create, locktest.Acquire, locktest.TakeOver, locktest.Renew, locktest.Confirm,
 	locktest.Release, locktest.HandOver, locktest.Enqueue, locktest.Place, locktest.Dequeue, locktest.Expire, locktest.RenewMany, locktest.Requests}
 
-// relay are processes that pass a lock on among them: each waits for it again as soon as the next one has it.
+// relay is a group of processes that pass a lock around: each waits for it again as soon as the next one has it.
 type relay struct {
 	w    *world
 	hold time.Duration // on average: from half as long to one and a half times
@@ -26,10 +26,10 @@ type relay struct {
 
 	mu       sync.Mutex
 	rng      *rand.Rand
-	by       []int // who was granted the lock, in order
+	by       []int // the processes that were granted the lock, in order
 	next     chan struct{}
 	released time.Duration
-	free     time.Duration // how long nobody had it, in all
+	free     time.Duration // how long the lock was free, in total
 	worst    time.Duration
 }
 
@@ -81,7 +81,7 @@ func (r *relay) granted(i int) (hold time.Duration, passed <-chan struct{}) {
 	return r.hold/2 + time.Duration(r.rng.Int64N(int64(r.hold))), r.next
 }
 
-// pass waits for n grants; it returns how long the lock was free before each of them, on average and at most.
+// pass waits for n grants. It returns how long the lock was free before each of them, on average and at most.
 func (r *relay) pass(n int) (free, worst time.Duration) {
 	r.mu.Lock()
 	begin := len(r.by)
@@ -104,13 +104,13 @@ func (r *relay) end() {
 	r.wg.Wait()
 }
 
-// A grant's cost hardly depends on how many wait for it, and the lock is not free for longer than if all of them looked all the time.
+// The cost of a grant hardly depends on the number of waiters, and the lock is not free for longer than if all of them polled continuously.
 func TestContention(t *testing.T) {
 	for _, tc := range []struct {
 		waiters  int
 		hold     time.Duration
 		commands float64       // per grant, at most. Before waiters took places: 6, 15, 18, 60, 86, 333
-		free     time.Duration // before a grant, on average, at most. Before: 14, 100, 3.5, 2.5, 15, 5 ms. 100 ms between looks of each: 50, 50, 11, 3, 11, 3
+		free     time.Duration // before a grant, on average, at most. Before: 14, 100, 3.5, 2.5, 15, 5 ms. 100 ms between reads of each: 50, 50, 11, 3, 11, 3
 	}{
 		{1, 20 * time.Millisecond, 8, 20 * time.Millisecond},
 		{1, 600 * time.Millisecond, 20, 45 * time.Millisecond},
@@ -123,7 +123,7 @@ func TestContention(t *testing.T) {
 			virtually(t, func(w *world) {
 				r := startRelay(w, tc.waiters+1, tc.hold)
 				defer r.end()
-				r.pass(3 * (tc.waiters + 1)) // they find out what is going on
+				r.pass(3 * (tc.waiters + 1)) // warm-up: the waiters adapt to the turns
 				sent := commands(w, everyCommand...)
 				sent()
 				const grants = 200
@@ -138,7 +138,7 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// Waiters that come late find the lock free, and make turns longer than it is held. They learn how long that was.
+// Late waiters find the lock free, and make turns longer than the time it is held. They then estimate turns from how long it was held.
 func TestTurnsThatAreLongAsWaitersAreLate(t *testing.T) {
 	const turn, held = 200 * time.Millisecond, 20 * time.Millisecond
 	if d := lock.EstimateTurn(20, turn, turn); d < turn/2 || d > turn {
@@ -155,7 +155,7 @@ func TestTurnsThatAreLongAsWaitersAreLate(t *testing.T) {
 	}
 }
 
-// Waiters that have come during a long turn do not take the next ones for as long.
+// Waiters that arrive during a long turn do not expect the next turns to be as long.
 func TestContentionAfterALongTurn(t *testing.T) {
 	for _, waiters := range []int{8, 32} {
 		t.Run(fmt.Sprintf("%d waiters", waiters), func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestContentionAfterALongTurn(t *testing.T) {
 	}
 }
 
-// With a Watcher, a release wakes the first in the queue, and not all of them.
+// With a Watcher, a release wakes the first waiter in the queue, not all of them.
 func TestContentionWithHints(t *testing.T) {
 	virtually(t, func(w *world) {
 		var mu sync.Mutex
@@ -256,7 +256,7 @@ func TestContendersTakeTurns(t *testing.T) {
 	})
 }
 
-// Waiters that die, and places that are lost, hold the others up for a place's lease at most.
+// Waiters that die, and places that are lost, delay the other waiters by at most the lease of a place.
 func TestContendersThatDieAndPlacesThatAreLost(t *testing.T) {
 	virtually(t, func(w *world) {
 		r := startRelay(w, 12, 20*time.Millisecond)
@@ -271,12 +271,12 @@ func TestContendersThatDieAndPlacesThatAreLost(t *testing.T) {
 			return f
 		})
 		_, worst = r.pass(200)
-		dead := lock.Standstill(lease) // one of them had the lock, perhaps
+		dead := lock.Standstill(lease) // one of them may have had the lock
 		w.between("free after three processes were cut off", worst, 0, dead+lock.Standstill(lock.PlaceLease)+time.Second)
 	})
 }
 
-// Others that always stand in the queue do not keep a waiter from the lock that did not ask for a place, alone or shared.
+// A waiter that did not ask for a place, exclusive or shared, gets the lock even if the queue is never empty.
 func TestNobodyWaitsForEverBehindPlaces(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"alone": nil, "shared": {lock.WithShared()}} {
 		t.Run(name, func(t *testing.T) {

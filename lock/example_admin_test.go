@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// See who holds what.
+// List the locks and their holders.
 func ExampleLocker_List() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -52,7 +52,7 @@ func ExampleLocker_RequestRelease() {
 	// <nil>
 }
 
-// Take a lock away from a holder that hangs. It sees that at its next renewal, and a later holder has a greater token at once.
+// Take a lock away from a holder that hangs. The holder sees the loss at its next renewal; a later holder has a greater token at once.
 func ExampleLocker_ForceRelease() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -75,7 +75,7 @@ func ExampleLocker_ForceRelease() {
 	// Output: true true
 }
 
-// Check a lock right before you write under it, and pass its token along: a store that keeps the greatest one refuses late writers.
+// Check a lock right before a write under it, and pass its token along: a store that remembers the greatest token refuses late writers.
 func ExampleLease_Token() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -93,7 +93,7 @@ func ExampleLease_Token() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_ = late.Release(ctx) // here it releases; a paused holder does not even know that it has lost the lock
+	_ = late.Release(ctx) // here it releases; a paused holder does not know that it has lost the lock
 	current, err := locker.Acquire(ctx, "report/7")
 	if err != nil {
 		log.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A mutex per type: everybody who uses the name takes turns, on however many machines.
+// A mutex per type: all users of the name take turns, on however many machines.
 func ExampleLocker_Acquire() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -21,7 +21,7 @@ func ExampleLocker_Acquire() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Work with lease.Context(): it ends if the lock is lost. Hand lease.Token() to whatever is written to.
+	// Work under lease.Context(): it ends if the lock is lost. Pass lease.Token() to the resource you write to.
 	fmt.Println(lease.Name(), "is held:", lease.Context().Err() == nil, "with a token:", lease.Token() > 0)
 	if err := lease.Release(ctx); err != nil {
 		log.Fatal(err)
@@ -29,7 +29,7 @@ func ExampleLocker_Acquire() {
 	// Output: type/orders is held: true with a token: true
 }
 
-// Await a lock and do something else meanwhile: a goroutine waits, and no thread is blocked.
+// Await a lock and do other work meanwhile: a goroutine waits, and no thread is blocked.
 func ExampleLocker_Acquire_await() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -41,7 +41,7 @@ func ExampleLocker_Acquire_await() {
 
 	acquired := make(chan *lock.Lease)
 	go func() {
-		lease, _ := locker.Acquire(ctx, "type/orders") // nil after an error, which a program looks at
+		lease, _ := locker.Acquire(ctx, "type/orders") // nil after an error, which a program must check
 		acquired <- lease
 	}()
 	other := 0
@@ -60,7 +60,7 @@ func ExampleLocker_Acquire_await() {
 	// Output: acquired, and other work was done: true
 }
 
-// Take a lock only if it is free, and find out who has it.
+// Take a lock only if it is free; otherwise find out its holder.
 func ExampleLocker_TryAcquire() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -79,7 +79,7 @@ func ExampleLocker_TryAcquire() {
 	// Output: approval/100 is held for: approval by ann
 }
 
-// Wait for a lock, but not for ever.
+// Wait for a lock, but not indefinitely.
 func ExampleWithWait() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -95,7 +95,8 @@ func ExampleWithWait() {
 	// Output: true
 }
 
-// A lock with a duration. A holder that hangs loses it then, and the next one to acquire it takes it over: no cleaning job is involved.
+// A lock with a maximum duration. A holder that hangs loses it after that, and the next one to acquire it takes it over: no cleanup job
+// is needed.
 func ExampleWithMaxHold() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -117,7 +118,7 @@ func ExampleWithMaxHold() {
 	// the first one has lost it: true
 }
 
-// A lease is how long a lock outlives a holder that died. A holder that lives renews it.
+// A lease is how long a lock outlives a dead holder. A live holder renews it.
 func ExampleWithLease() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -132,7 +133,7 @@ func ExampleWithLease() {
 	// Output: true <nil>
 }
 
-// Waiters of all processes get the lock in turn, so that none of them waits for ever.
+// Waiters of all processes get the lock in turn, so that none of them waits indefinitely.
 func ExampleWithFair() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -140,7 +141,7 @@ func ExampleWithFair() {
 
 	var served int
 	var g sync.WaitGroup
-	for range 3 { // three notifications of one payment at the same time
+	for range 3 { // three concurrent notifications of one payment
 		g.Go(func() {
 			err := locker.Do(ctx, "payment/17", func(context.Context) error {
 				served++
@@ -198,7 +199,7 @@ func ExampleWithPermits() {
 	// call 2 has to wait
 }
 
-// Several locks at once. Callers with overlapping names cannot wait for each other in a circle.
+// Several locks at once. Callers with overlapping names cannot deadlock.
 func ExampleLocker_AcquireAll() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)

@@ -34,7 +34,7 @@ func openExample(ctx context.Context) (l *lock.Locker, closeAll func()) {
 	}
 }
 
-// Run something under a lock. Functions that it calls can lock the same name again.
+// Run a function under a lock. Functions that it calls can lock the same name again.
 func ExampleLocker_Do() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)
@@ -65,7 +65,7 @@ func ExampleGraph() {
 	locker, closeAll := openExample(ctx)
 	defer closeAll()
 
-	// Here they are plain nodes. An application's types implement lock.Lockable, and look their parents up.
+	// Here they are plain nodes. An application's types implement lock.Lockable, and look up their parents.
 	order := lock.Node{Scope: "order", Key: "17"}
 	item := lock.Node{Scope: "order-item", Key: "4", Parents: []lock.Lockable{order}}
 
@@ -92,7 +92,7 @@ func ExampleGraph() {
 	// and again, by the same user
 }
 
-// Inside one process, a lock per id costs nothing for the ids that are not in use.
+// A lock per id, inside one process. Ids that are not in use cost nothing.
 func ExampleKeyed() {
 	var (
 		locks  lock.Keyed[int]

@@ -20,13 +20,13 @@ func DeadlineOf(le *Lease) time.Duration {
 // HoldOf is the id of a lease.
 func HoldOf(le *Lease) HoldID { return le.hold.ID }
 
-// PermitsOf is how many may share a lease; 0 = exclusive.
+// PermitsOf is how many holders may share the lock of a lease; 0 = exclusive.
 func PermitsOf(le *Lease) int { return le.hold.Permits }
 
-// QueueLease is the lease of a place in the line.
+// QueueLease is the lease of a place in the record's queue taken because of WithFair.
 var QueueLease = fairPlace.lease
 
-// PlaceLease is that of a place in the queue of a contended lock.
+// PlaceLease is the lease of a place in the queue of a contended lock.
 var PlaceLease = contendedPlace.lease
 
 // OwnerOf describes the process pid as it would describe itself.
@@ -37,7 +37,7 @@ func OwnerOf(pid int) Process {
 	return o
 }
 
-// ProvablyDead is what the engine asks about a holder.
+// ProvablyDead is the engine's check of a holder's process.
 func ProvablyDead(self, holder Process) bool { return provablyDead(self, holder) }
 
 // Limits of what a Locker remembers.
@@ -54,14 +54,14 @@ func (o *Observations) Bury(id HoldID)            { o.o.markDead(id) }
 func (o *Observations) IsDead(id HoldID) bool     { return o.o.isDead(id) }
 func (o *Observations) Names() int                { return len(o.o.names) }
 
-// InLine is how many goroutines wait for name.
+// InLine is the number of goroutines that wait for name.
 func InLine(l *Locker, name string) int { return l.queues.length(name) }
 
-// MaxHandoffs is how often in a row a lock stays in a process.
+// MaxHandoffs bounds the handoffs in a row inside one process.
 const MaxHandoffs = maxHandoffs
 
-// EstimateTurn has a waiter see so many turns of a length, each of which ends with a lock that is free and
-// was held for the given time, and returns how long it expects a turn to take.
+// EstimateTurn shows a waiter n turns of the given length, each of which ends with a free lock that was held
+// for the given time, and returns the waiter's estimate of a turn.
 func EstimateTurn(n int, turn, held time.Duration) time.Duration {
 	var t turns
 	granted := time.Now()
@@ -74,7 +74,8 @@ func EstimateTurn(n int, turn, held time.Duration) time.Duration {
 	return t.length()
 }
 
-// HandedOffBeforeUnpark delivers a handoff to a waiter whose pause then ends because its wait has. It tells whether the waiter learns of it.
+// HandedOffBeforeUnpark delivers a handoff to a waiter whose pause then ends because its wait has ended. It reports whether the waiter gets
+// the handoff.
 func HandedOffBeforeUnpark(ctx, ended context.Context) bool {
 	a := &attempt{l: &Locker{}, name: "n"}
 	a.w = a.l.queues.join(ctx, "n", Hold{})
@@ -84,7 +85,7 @@ func HandedOffBeforeUnpark(ctx, ended context.Context) bool {
 	return handed && g.ok
 }
 
-// HandedOffBeforeRun tells whether an attempt that got a handoff, and whose wait has ended since, is one to undo.
+// HandedOffBeforeRun reports whether an attempt that got a handoff, and whose wait has ended since, must be undone.
 func HandedOffBeforeRun(ended context.Context) bool {
 	a := &attempt{l: &Locker{}, name: "n", begin: stepHandedOff, handoff: handoff{grant: grant{ok: true}}}
 	le, err := a.run(ended, ended)

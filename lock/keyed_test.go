@@ -27,7 +27,7 @@ func mustLock[K comparable](t *testing.T, k *lock.Keyed[K], key K) func() {
 func TestKeyedExcludesPerKey(t *testing.T) {
 	var k lock.Keyed[int]
 	var inside [4]atomic.Int32
-	var counts [4]int // guarded by the lock of its index; the race detector watches
+	var counts [4]int // guarded by the lock of its index; the race detector checks this
 	var g sync.WaitGroup
 	for i := range 16 {
 		g.Go(func() {
@@ -64,14 +64,14 @@ func TestKeyedServesWaitersInOrderAndKeysDoNotMeet(t *testing.T) {
 				order = append(order, i)
 				u()
 			})
-			synctest.Wait() // until it waits
+			synctest.Wait() // until the goroutine waits
 		}
 		mustLock(t, &k, "b")() // another key is free meanwhile
 		if _, ok := k.TryLock("a"); ok {
 			t.Error("TryLock got a key that is held")
 		}
 		unlock()
-		unlock() // once more does no harm
+		unlock() // a second call does no harm
 		g.Wait()
 		if !slices.Equal(order, []int{0, 1, 2, 3, 4}) {
 			t.Errorf("served in the order %v", order)
@@ -108,7 +108,7 @@ func TestKeyedWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Keys that nobody uses cost nothing: not after millions of them one after the other, not after many at once.
+// Keys that are not in use cost nothing, even after millions of them one after the other, or many at once.
 func TestKeyedDoesNotLeak(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()
@@ -148,7 +148,7 @@ func TestKeyedDoesNotLeak(t *testing.T) {
 	runtime.KeepAlive(&k)
 }
 
-// Those who give up leave the line without disturbing it, even when their turn comes at that moment.
+// Callers that give up leave the queue without disturbing it, even if their turn comes at that moment.
 func TestKeyedSurvivesThoseWhoGiveUp(t *testing.T) {
 	var k lock.Keyed[int]
 	var inside atomic.Int32
@@ -182,7 +182,7 @@ func TestKeyedSurvivesThoseWhoGiveUp(t *testing.T) {
 	}
 }
 
-// A caller that gives up when its turn has come unnoticed must pass the key on.
+// A caller that gives up after its turn has come, but before it notices, must pass the key on.
 func TestKeyedIsNotLostWithThoseWhoGiveUp(t *testing.T) {
 	var k lock.Keyed[int]
 	for range 1000 {
@@ -195,9 +195,9 @@ func TestKeyedIsNotLostWithThoseWhoGiveUp(t *testing.T) {
 				unlock()
 			}
 		}()
-		runtime.Gosched() // it waits by now, mostly
+		runtime.Gosched() // usually it is waiting by now
 		cancel()
-		unlock() // before it runs, mostly
+		unlock() // usually before it runs
 		<-gone
 		if k.Len() != 0 {
 			t.Fatal("the key stays locked, and nobody has it")
@@ -230,7 +230,7 @@ func TestKeyedDo(t *testing.T) {
 	}
 }
 
-// One key after the other, each used once: what it costs to lock by id.
+// One key after the other, each used once: the cost of locking by id.
 func BenchmarkKeyed(b *testing.B) {
 	var k lock.Keyed[int]
 	b.ReportAllocs()

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A Locker's memory is bounded, however many names and failures it meets.
+// The memory of a Locker is bounded, however many names and failures it sees.
 func TestMemoryOfALockerIsBounded(t *testing.T) {
 	var o lock.Observations
 	for i := range 2 * lock.MaxObservations {

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// A holder of this machine whose process is gone is taken over at once; nobody else is.
+// Only a holder of this machine whose process has ended is taken over at once.
 func TestAHolderWhoseProcessIsGone(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -69,7 +69,7 @@ func TestAHolderWhoseProcessIsGone(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// A killed process that nobody has waited for yet, a zombie, is as dead as one that is gone.
+	// A zombie, a killed process that its parent has not yet waited for, is as dead as one that no longer exists.
 	for deadline := time.Now().Add(10 * time.Second); !lock.ProvablyDead(self, holder); {
 		if time.Now().After(deadline) {
 			stat, _ := os.ReadFile("/proc/self/stat")
@@ -88,7 +88,7 @@ func TestAHolderWhoseProcessIsGone(t *testing.T) {
 	}
 }
 
-// Where /proc is that of another PID namespace, the PID of this process is another one there: it says nothing about itself.
+// If /proc belongs to another PID namespace, the PID of this process belongs to another process there: processIdentity returns nothing.
 func TestProcOfAnotherNamespace(t *testing.T) {
 	const inside = "FENCEPOST_TEST_INSIDE"
 	if os.Getenv(inside) != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// A store that becomes slower than the timeout of one operation, bit by bit or for some locks at once, is waited for: acquisitions succeed,
-// and do not fail over and over.
+// If a store becomes slower than the timeout of one operation, gradually or for some locks at once, timeouts grow: acquisitions succeed
+// instead of failing over and over.
 func TestASlowStoreIsWaitedFor(t *testing.T) {
 	for name, delay := range map[string]func(w *world, name string) time.Duration{
 		"bit by bit": func(w *world, _ string) time.Duration { return min(w.now()/20, 6*time.Second) },
@@ -58,7 +58,7 @@ func TestASlowStoreIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A store that was slow and is quick again, or is gone, is waited for no longer than before.
+// If a slow store becomes fast again, or unreachable, timeouts are no longer than before.
 func TestAStoreThatIsGoneIsNotSlow(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -74,8 +74,8 @@ func TestAStoreThatIsGoneIsNotSlow(t *testing.T) {
 	})
 }
 
-// A store that becomes so slow that it answers everything later than calls wait at first loses no lease, and acquisitions
-// learn from renewals how slow it is.
+// If a store becomes so slow that every answer takes longer than the initial timeouts, no lease is lost, and acquisitions
+// adapt to the answer times of renewals.
 func TestASlowStoreLosesNoLease(t *testing.T) {
 	for _, n := range []int{1, 100} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// TestScenarios: what the protocol promises, in the situations that its rules are for. Those of zombie, forced and others are tests of their own.
-// The rules of the engine are dropped by tools/mutants, and those of the stores below: then a scenario fails.
+// TestScenarios checks the guarantees of the protocol in the situations that its rules are for. Zombie, forced and some other scenarios are
+// tests of their own. tools/mutants removes the rules of the engine, and the stores below lack rules of a store: then a scenario fails.
 func TestScenarios(t *testing.T) {
 	for name, scenario := range map[string]func(w *world){
 		"renewing holder":     renewingHolder,
@@ -35,8 +35,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// A test that cannot fail is a defect. Stores that lack one rule each: the scenario that the rule is for must fail. With the rule it passes in
-// TestScenarios, or in a test of its own.
+// A test that cannot fail is a defect. Each of these stores lacks one rule: the scenario that the rule is for must fail. With the rule the
+// scenario passes in TestScenarios, or in a test of its own.
 func TestStoreRulesAreNeeded(t *testing.T) {
 	for _, tc := range []struct {
 		rule     string
@@ -99,12 +99,12 @@ func outcome(t *testing.T, scenario func(w *world), store func(*world, lock.Stor
 	return failure
 }
 
-// recorder takes down the first failure of a scenario instead of failing the test.
+// recorder records the first failure of a scenario instead of failing the test.
 type recorder struct {
 	testing.TB
 	mu      sync.Mutex
 	failure string
-	over    bool // a broken protocol may well fail to clean up
+	over    bool // later failures do not count: a broken protocol may fail to clean up
 }
 
 func (r *recorder) end() string {
@@ -130,14 +130,14 @@ func (r *recorder) Fatalf(format string, args ...any) {
 func (r *recorder) Error(args ...any) { r.Errorf("%s", fmt.Sprint(args...)) }
 func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
 
-// The scenarios; some are with the tests of what they are about.
+// The scenarios. Some are in other files, with the tests of their subject.
 
-// renewingHolder: a waiter with a short lease waits long for a holder with a long one that renews it; then it dies.
+// renewingHolder: a waiter with a short lease waits long for a holder with a long lease that renews it; then the holder dies.
 func renewingHolder(w *world) {
 	holder := w.acquire(w.locker(lock.Options{Lease: time.Minute}))
 	waiter := w.locker(lock.Options{Lease: lock.MinLease})
 	if le, err := waiter.Acquire(w.Context(), "n", lock.WithWait(10*time.Minute)); err == nil {
-		w.Fatalf("at %v: token %d was granted although the holder of token %d has renewed all the time", w.now(), le.Token(),
+		w.Fatalf("at %v: token %d was granted although the holder of token %d has kept renewing", w.now(), le.Token(),
 			holder.Token())
 	}
 	w.must(holder.Check(0))
@@ -148,8 +148,8 @@ func renewingHolder(w *world) {
 	}
 }
 
-// slowReplies: the holder's renewals are applied at once, but their answers take nearly the whole timeout. Then it
-// dies. Its lease must be over when another one begins.
+// slowReplies: the holder's renewals are applied at once, but their answers take nearly the whole timeout. Then the holder
+// dies. Its lease must have ended when another one begins.
 func slowReplies(w *world) {
 	const lease = 60 * time.Second // margin 3.75 s; the taker waits 4 s more than the lease
 	holder := w.locker(lock.Options{Lease: lease})
@@ -166,7 +166,7 @@ func slowReplies(w *world) {
 	})
 	next := w.acquire(waiter)
 	w.must(next.Check(0))
-	// The margins are for clocks, not for slow answers: all of them must still be there.
+	// The margins are for clocks, not for slow answers: they must be fully intact.
 	r, _ := w.mem.Get("n")
 	if r.Hold.ID != lock.HoldOf(next) {
 		w.Fatalf("the waiter does not hold the lock")
@@ -178,10 +178,10 @@ func slowReplies(w *world) {
 	}
 }
 
-// lostFor is how long ago a lease with unrenewed deadline ended, by its own account of when it must have.
+// lostFor is how long ago a lease that was not renewed ended, by its own deadline.
 func lostFor(le *lock.Lease, w *world) time.Duration { return w.now() - lock.DeadlineOf(le) }
 
-// lostReply: the answer to an acquisition gets lost. The caller must get the lock soon, not after its own orphan's lease.
+// lostReply: the answer to an acquisition is lost. The caller must get the lock soon, not after the lease of its own orphan.
 func lostReply(w *world) {
 	l := w.locker(lock.Options{})
 	w.must(w.acquire(l).Release(w.Context()))
@@ -194,7 +194,7 @@ func lostReply(w *world) {
 	w.between("acquired", w.now()-begin, 0, time.Second)
 }
 
-// lostRenewalReply: a renewal is applied and its answer lost. The holder must keep the lock.
+// lostRenewalReply: a renewal is applied and its answer is lost. The holder must keep the lock.
 func lostRenewalReply(w *world) {
 	le := w.acquire(w.locker(lock.Options{}))
 	w.mem.Inject(func(c locktest.Call) locktest.Fault {
@@ -204,7 +204,7 @@ func lostRenewalReply(w *world) {
 	w.must(le.Check(lease / 2))
 }
 
-// slowInsert: an insert is long under way; meanwhile somebody else makes the record, is granted its first token, and the record is deleted.
+// slowInsert: an insert arrives late; meanwhile another process creates the record and is granted its first token, and the record is deleted.
 func slowInsert(w *world) {
 	slow, fast := w.locker(lock.Options{}), w.locker(lock.Options{})
 	w.mem.Inject(func(c locktest.Call) locktest.Fault {
@@ -229,7 +229,7 @@ func slowInsert(w *world) {
 	}
 }
 
-// twoTakers: two waiters see the holder die. One of them is slow: its takeover arrives when the other has the lock.
+// twoTakers: two waiters presume the holder dead. One of them is slow: its takeover arrives when the other has the lock.
 func twoTakers(w *world) {
 	w.acquire(w.locker(lock.Options{}))
 	first, second := w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -282,9 +282,9 @@ func tokensOverRelease(w *world) {
 	}
 }
 
-// rolledBackRenewal: a waiter sees a renewal on a primary that is about to be deposed. The renewal is rolled back; the
-// holder, told nothing, renews again on the new primary. What the waiter sees then is a new sign of life, and must not
-// look like the old one.
+// rolledBackRenewal: a waiter reads a renewal on a primary that is about to be deposed. The renewal is rolled back; the
+// holder, which has no answer, renews again on the new primary. The waiter must recognize this version as new, not take
+// it for the one rolled back.
 func rolledBackRenewal(w *world) {
 	le := w.acquire(w.locker(lock.Options{}))
 	waiter := w.locker(lock.Options{})
@@ -330,7 +330,7 @@ func (s releaseByName) Release(ctx context.Context, name string, _ lock.Hold, v 
 	return s.Store.Release(ctx, name, *r.Hold, v)
 }
 
-// takeOverByName takes whatever it finds when the request arrives.
+// takeOverByName replaces any hold that the record has when the request arrives.
 type takeOverByName struct {
 	lock.Store
 	mem *locktest.Memory
@@ -338,7 +338,7 @@ type takeOverByName struct {
 
 func (s takeOverByName) TakeOver(ctx context.Context, name string, _ lock.Version, h lock.Hold, v lock.Version) (token int64,
 	ok bool, err error) {
-	if _, _, err := s.Store.TakeOver(ctx, name, lock.NewVersion(), h, v); err != nil { // the way there
+	if _, _, err := s.Store.TakeOver(ctx, name, lock.NewVersion(), h, v); err != nil { // delays the request
 		return 0, false, err
 	}
 	s.mem.Edit(name, func(r *lock.Record) bool {
@@ -349,7 +349,7 @@ func (s takeOverByName) TakeOver(ctx context.Context, name string, _ lock.Versio
 	return token, true, nil
 }
 
-// renewByVersion: the holder remembers the version it knows to be its own.
+// renewByVersion binds renewals to the version that the holder last wrote.
 type renewByVersion struct {
 	lock.Store
 	known lock.Version
@@ -371,7 +371,7 @@ func (s *renewByVersion) Renew(ctx context.Context, name string, h lock.Hold, v 
 	return asked, ok, err
 }
 
-// deleteOnRelease is the lock of many libraries: the record goes, and the token with it.
+// deleteOnRelease deletes the record and its token at release, as many libraries do.
 type deleteOnRelease struct {
 	lock.Store
 	mem *locktest.Memory
@@ -379,7 +379,7 @@ type deleteOnRelease struct {
 
 func (s deleteOnRelease) Confirm(ctx context.Context, name string, h lock.Hold, _ int64, v lock.Version) (int64, bool, error) {
 	token, ok, err := s.Store.Confirm(ctx, name, h, 0, v)
-	return token + 1<<41, ok, err // each record counts its acquisitions, from the same number on
+	return token + 1<<41, ok, err // each record counts its acquisitions from the same number
 }
 
 func (s deleteOnRelease) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
@@ -390,7 +390,7 @@ func (s deleteOnRelease) Release(ctx context.Context, name string, h lock.Hold, 
 	return ok, err
 }
 
-// sameToken returns the token of before the acquisition.
+// sameToken returns the token from before the acquisition.
 type sameToken struct{ lock.Store }
 
 func (s sameToken) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
@@ -398,7 +398,7 @@ func (s sameToken) Acquire(ctx context.Context, name string, h lock.Hold, v lock
 	return token - 1, ok, err
 }
 
-// countedVersions numbers the versions of a record instead of drawing them.
+// countedVersions numbers the versions of a record instead of choosing them at random.
 type countedVersions struct {
 	lock.Store
 	mem *locktest.Memory
@@ -418,7 +418,7 @@ func (s countedVersions) Renew(ctx context.Context, name string, h lock.Hold, _ 
 	return s.Store.Renew(ctx, name, h, s.next(name))
 }
 
-// readOnlyRenewal looks whether the lock is still ours, and changes nothing.
+// readOnlyRenewal checks whether the lock is still ours, and changes nothing.
 type readOnlyRenewal struct{ lock.Store }
 
 func (s readOnlyRenewal) Renew(ctx context.Context, name string, h lock.Hold, _ lock.Version) (string, bool, error) {
@@ -429,7 +429,7 @@ func (s readOnlyRenewal) Renew(ctx context.Context, name string, h lock.Hold, _ 
 	return "", found && r.Hold != nil && r.Hold.ID == h.ID, nil
 }
 
-// askByVersion writes a new version with the request, as all other writes do.
+// askByVersion writes a new version with the request, as a holder's writes do.
 type askByVersion struct {
 	lock.Store
 	mem *locktest.Memory
@@ -459,7 +459,7 @@ func (s handOverByName) HandOff(ctx context.Context, name string, from lock.Hold
 	return s.Store.HandOff(ctx, name, from, h, v)
 }
 
-// handOverSameToken gives the lock on, and the token with it.
+// handOverSameToken hands off the lock together with its token.
 type handOverSameToken struct{ lock.Store }
 
 func (s handOverSameToken) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool,
@@ -468,7 +468,7 @@ func (s handOverSameToken) HandOff(ctx context.Context, name string, from lock.H
 	return token - 1, ok, err
 }
 
-// recordRenewal renews the record, not the entry: one lease for all who share the lock.
+// recordRenewal renews the record, not the entry: one lease for all shared holders.
 type recordRenewal struct {
 	lock.Store
 	mem *locktest.Memory
@@ -485,7 +485,7 @@ func (s recordRenewal) Renew(ctx context.Context, name string, h lock.Hold, v lo
 	return "", ok, nil
 }
 
-// confirmByRecord returns the token of the record for a share.
+// confirmByRecord returns the record's token for a share.
 type confirmByRecord struct {
 	lock.Store
 	mem *locktest.Memory
@@ -503,7 +503,7 @@ func (s confirmByRecord) Confirm(ctx context.Context, name string, h lock.Hold, 
 	return token, ok, err
 }
 
-// expireByID removes a share that gave a sign of life meanwhile, too.
+// expireByID removes a share even if it was renewed meanwhile.
 type expireByID struct{ lock.Store }
 
 func (s expireByID) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {

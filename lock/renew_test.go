@@ -26,7 +26,7 @@ func (w *world) holdMany(l *lock.Locker, n int, d time.Duration) (leases []*lock
 	return leases
 }
 
-// last checks that all leases are held, and last so much longer.
+// last checks that all leases are held, and last at least that much longer.
 func (w *world) last(leases []*lock.Lease, left time.Duration) {
 	w.Helper()
 	for _, le := range leases {
@@ -36,7 +36,7 @@ func (w *world) last(leases []*lock.Lease, left time.Duration) {
 	}
 }
 
-// commands is how many operations were sent since the last call.
+// commands counts the operations sent since the last call.
 func commands(w *world, ops ...locktest.Op) func() int {
 	before := 0
 	return func() int {
@@ -49,7 +49,7 @@ func commands(w *world, ops ...locktest.Op) func() int {
 	}
 }
 
-// The cost of a holder of many locks depends neither on how many there are nor on when each was acquired.
+// The cost of holding many locks depends neither on their number nor on when each was acquired.
 func TestAThousandLeasesCostWhatOneBatchCosts(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -61,13 +61,13 @@ func TestAThousandLeasesCostWhatOneBatchCosts(t *testing.T) {
 			time.Sleep(time.Second)
 			w.last(leases, lease-lock.Margin(lease)-interval)
 		}
-		// Every fifth of a lease a batch, and a look at requests.
+		// Every fifth of a lease: one batch, and one query for requests.
 		w.between("commands per minute", time.Duration(sent()), 2*(time.Minute/interval)-2, 2*(time.Minute/interval)+2)
 		w.between("renewals per minute", time.Duration(l.Stats().Renewed), 1000*(time.Minute/interval), time.Hour)
 	})
 }
 
-// More locks than a batch may have are renewed in several.
+// More locks than fit into a batch are renewed in several batches.
 func TestMoreLeasesThanABatchHolds(t *testing.T) {
 	virtually(t, func(w *world) {
 		const n = 2*lock.MaxRenewals + 1
@@ -86,7 +86,7 @@ func TestMoreLeasesThanABatchHolds(t *testing.T) {
 	})
 }
 
-// A store that cannot renew many holds at once gets them one by one, each when it is due.
+// On a store that cannot renew many holds at once, each is renewed by itself when it is due.
 func TestLeasesOfAStoreWithoutBatches(t *testing.T) {
 	virtually(t, func(w *world) {
 		w.wrap = func(s lock.Store) lock.Store { return struct{ lock.Store }{s} }
@@ -98,7 +98,7 @@ func TestLeasesOfAStoreWithoutBatches(t *testing.T) {
 	})
 }
 
-// One lock of many is taken away: its holder learns of that, and why, as soon as if it had only this one, and no other lease ends.
+// One lock of many is taken away: its holder is notified of that, and why, as soon as if it held only this one, and no other lease ends.
 func TestALostLeaseIsFoundInItsBatch(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -122,7 +122,7 @@ func TestALostLeaseIsFoundInItsBatch(t *testing.T) {
 	})
 }
 
-// Requests to release are heard with the next batch, whether or not all of its renewals succeed.
+// Requests to release are received with the next batch, whether or not all of its renewals succeed.
 func TestRequestsAreHeardInBatches(t *testing.T) {
 	virtually(t, func(w *world) {
 		leases := w.holdMany(w.locker(lock.Options{}), 100, 0)
@@ -149,12 +149,12 @@ func TestRequestsAreHeardInBatches(t *testing.T) {
 		w.mem.Inject(nil)
 		time.Sleep(interval + time.Millisecond)
 		if leases[11].RequestReason() != "later" {
-			t.Error("a request was not heard when the store answered again")
+			t.Error("a request was not received when the store answered again")
 		}
 	})
 }
 
-// Whatever becomes of batches, no lease ends: what they did not confirm is renewed in smaller ones, and one by one.
+// Whatever happens to batches, no lease ends: the leases that they did not confirm are renewed in smaller batches, and one by one.
 func TestBatchesThatFail(t *testing.T) {
 	for name, fault := range map[string]locktest.Fault{
 		"requests lost":                {LoseRequest: true},
@@ -187,7 +187,7 @@ func TestBatchesThatFail(t *testing.T) {
 	}
 }
 
-// A lease that was extended by a batch lasts until a lease after the batch was sent.
+// A lease that was extended by a batch ends one lease after the batch was sent.
 func TestTheDeadlineOfABatchCountsFromItsSending(t *testing.T) {
 	virtually(t, func(w *world) {
 		leases := w.holdMany(w.locker(lock.Options{}), 10, 0)
@@ -226,7 +226,7 @@ func TestABatchThatHangsDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Leases end in the middle of their batch, which is no loss of the others.
+// Leases that end in the middle of their batch do not affect the others.
 func TestReleasesDuringABatch(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -246,7 +246,8 @@ func TestReleasesDuringABatch(t *testing.T) {
 	})
 }
 
-// A batch without an answer is sent once more before each lease is renewed by itself: with a hundred commands instead of one, a slow store would be slower still.
+// A batch without an answer is sent once more before each lease is renewed by itself: a hundred commands instead of one would make a slow
+// store slower still.
 func TestASlowStoreGetsNoMoreRenewals(t *testing.T) {
 	virtually(t, func(w *world) {
 		leases := w.holdMany(w.locker(lock.Options{}), 100, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// free checks that nobody holds the names.
+// free checks that the names are not held.
 func (w *world) free(names ...string) {
 	w.Helper()
 	synctest.Wait()
@@ -26,7 +26,7 @@ func (w *world) free(names ...string) {
 	}
 }
 
-// held checks that somebody holds the names.
+// held checks that the names are held.
 func (w *world) held(names ...string) {
 	w.Helper()
 	for _, name := range names {
@@ -36,7 +36,7 @@ func (w *world) held(names ...string) {
 	}
 }
 
-// takeAway deletes the hold of name, as an operator would.
+// takeAway removes the hold of name, as an operator would.
 func (w *world) takeAway(name string) {
 	w.mem.Edit(name, func(r *lock.Record) bool {
 		r.Hold, r.Version = nil, lock.NewVersion()
@@ -59,12 +59,12 @@ func TestDoRunsUnderTheLockAndReleasesIt(t *testing.T) {
 				t.Error("fn's context does not hold the lock")
 			}
 			if _, ok := ctx.Deadline(); !ok || ctx.Value(key{}) != "v" {
-				t.Error("fn's context has not the deadline and values of the caller's")
+				t.Error("fn's context lacks the deadline and values of the caller's")
 			}
 			return failed
 		}, lock.WithWhy("a test"))
 		if err != failed {
-			t.Errorf("got %v, want fn's error as it is", err)
+			t.Errorf("got %v, want fn's error unchanged", err)
 		}
 		w.free("n")
 		if held := lock.From(ctx); len(held) != 0 {
@@ -181,7 +181,7 @@ func TestTheLastUserOfASharedContextReleases(t *testing.T) {
 			for i := range 5 {
 				started := make(chan struct{})
 				g.Go(func() {
-					// The end of the outer context is not the end of the lock: this goroutine uses it.
+					// The lock outlives the outer context: this goroutine still uses it.
 					err := l.Do(ctx, "n", func(context.Context) error {
 						close(started)
 						time.Sleep(time.Duration(i+1) * time.Second)
@@ -222,7 +222,7 @@ func TestNestedDoNeedsALiveContext(t *testing.T) {
 	})
 }
 
-// A context that is used after its lock was released is like any other.
+// A context that is used after its lock was released holds no lock.
 func TestAStaleContextAcquiresAnew(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -239,7 +239,7 @@ func TestAStaleContextAcquiresAnew(t *testing.T) {
 	})
 }
 
-// Work under a lost lock must not acquire it anew, and go on as if nothing had happened.
+// Work under a lost lock must not acquire it again and continue as if nothing had happened.
 func TestNestedDoFailsAfterALoss(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -275,7 +275,7 @@ func TestNestedDoDoesNotMakeASharedLockExclusive(t *testing.T) {
 			stale = ctx
 			w.must(l.Do(ctx, "n", nothing, lock.WithShared()))
 			if err := l.Do(ctx, "n", nothing); !errors.Is(err, lock.ErrInvalid) {
-				t.Errorf("exclusive inside of shared: got %v", err)
+				t.Errorf("exclusive inside shared: got %v", err)
 			}
 			return nil
 		}, lock.WithShared()))
@@ -340,7 +340,7 @@ func TestAcquireAllAcquiresInOrderAndReleasesInReverse(t *testing.T) {
 		}
 		w.must(s.Check(time.Second))
 		w.must(s.Release(w.Context()))
-		w.must(s.Release(w.Context())) // once more does no harm
+		w.must(s.Release(w.Context())) // a second call does no harm
 		if cause := context.Cause(s.Context()); cause != lock.ErrReleased {
 			t.Errorf("the context ended with %v", cause)
 		}
@@ -381,7 +381,7 @@ func TestAcquireAllHoldsAllOrNothing(t *testing.T) {
 	})
 }
 
-// WithWait is about the whole, not about each name.
+// WithWait bounds the whole acquisition, not each name.
 func TestAcquireAllWaitsOnce(t *testing.T) {
 	virtually(t, func(w *world) {
 		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -400,7 +400,7 @@ func TestAcquireAllWaitsOnce(t *testing.T) {
 	})
 }
 
-// releaseOneByOne replaces a Set by leases of its names that are released in order, one every d.
+// releaseOneByOne replaces a Set with leases of its names that are released in order, one every d.
 func releaseOneByOne(w *world, l *lock.Locker, s *lock.Set, names []string, d time.Duration) *sync.WaitGroup {
 	w.must(s.Release(w.Context()))
 	var g sync.WaitGroup
@@ -451,7 +451,7 @@ func TestTheContextOfASetEndsWhenAnyLockIsLost(t *testing.T) {
 	}
 }
 
-// A lock of the outer context is as good a reason to stop as one's own.
+// The loss of a lock of the outer context ends the inner context, as the loss of its own lock does.
 func TestTheContextOfANestedSetEndsWithTheOuterLock(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -491,13 +491,13 @@ func TestClosingTheLockerEndsSets(t *testing.T) {
 		<-s.Context().Done()
 		w.must(s.Release(w.Context()))
 		if err := l.Do(context.WithoutCancel(s.Context()), "c", nothing); !errors.Is(err, lock.ErrClosed) {
-			t.Errorf("nested in what was closed: got %v", err)
+			t.Errorf("nested under a closed Locker: got %v", err)
 		}
 		w.free("a", "c")
 	})
 }
 
-// A store that does not answer holds up the release of many locks no longer than that of one.
+// If the store does not answer, the release of many locks takes no longer than the release of one.
 func TestReleasingManyLocksOfADeadStoreTakesOneLease(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -516,7 +516,7 @@ func TestReleasingManyLocksOfADeadStoreTakesOneLease(t *testing.T) {
 	})
 }
 
-// Sets that overlap, acquired in any order of names by many processes, never wait for each other in a circle.
+// Overlapping Sets, acquired in any order of names by many processes, never deadlock.
 func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
 	virtually(t, func(w *world) {
 		names := []string{"a", "b", "c", "d", "e"}
@@ -554,8 +554,8 @@ func TestOverlappingSetsDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A store that answers nothing any more does not hold up who has waited long enough: what was acquired is released behind
-// his back.
+// If the store stops answering, the caller still returns when its wait ends: the locks already acquired are released in the
+// background.
 func TestAcquireAllEndsWithoutAnAnswerToTheRelease(t *testing.T) {
 	virtually(t, func(w *world) {
 		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})

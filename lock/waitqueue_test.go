@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// awaitTurn has n goroutines wait for the lock, each started when the one before waits in the queue. Each that gets the lock
-// calls f with its number, and releases.
+// awaitTurn makes n goroutines wait for the lock, each started when the one before waits in the queue. Each goroutine that gets
+// the lock calls f with its number, and releases.
 func (w *world) queueUp(wg *sync.WaitGroup, l *lock.Locker, n int, f func(i int, le *lock.Lease)) {
 	w.Helper()
 	for i := range n {
@@ -56,7 +56,7 @@ func TestOneWaiterPerProcessFirstInFirstOut(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		})
 		if got := lock.InLine(l, "n"); got != n {
-			t.Errorf("%d in line, want %d", got, n)
+			t.Errorf("%d waiters, want %d", got, n)
 		}
 		time.Sleep(time.Minute)
 		w.between("reads per minute of fifty waiters", time.Duration(w.mem.Calls(locktest.Read)), 240, 1000)
@@ -66,12 +66,12 @@ func TestOneWaiterPerProcessFirstInFirstOut(t *testing.T) {
 			t.Errorf("order: %v", order)
 		}
 		if got := lock.InLine(l, "n"); got != 0 {
-			t.Errorf("%d in line at the end", got)
+			t.Errorf("%d waiters at the end", got)
 		}
 	})
 }
 
-// A lock goes from hand to hand in one round trip.
+// A handoff takes one round trip.
 func TestHandOver(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -108,7 +108,7 @@ func TestHandOversLeaveRoomForOtherProcesses(t *testing.T) {
 	virtually(t, crowd)
 }
 
-// crowd: a process has so much to do under a lock that somebody always waits for it; another process wants it, too.
+// crowd: a process uses a lock so much that one of its goroutines always waits for it; another process wants it, too.
 func crowd(w *world) {
 	l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
 	ctx, cancel := context.WithCancel(w.Context())
@@ -146,7 +146,7 @@ func crowd(w *world) {
 	cancel()
 }
 
-// Whatever becomes of the answer to a handoff: the next in line gets the lock soon, and only one has it.
+// Whatever happens to the answer of a handoff, the next waiter gets the lock soon, and there is only one holder.
 func TestUnclearAnswersOfAHandOver(t *testing.T) {
 	for name, fault := range map[string]locktest.Fault{
 		"refused":      {Refuse: true},
@@ -191,7 +191,7 @@ func TestUnclearAnswersOfAHandOver(t *testing.T) {
 	}
 }
 
-// A waiter whose context ends while the lock is being handed to it does not keep it.
+// A waiter whose context ends while the lock is being handed off to it does not keep it.
 func TestAHandOverToOneWhoLeft(t *testing.T) {
 	for _, delay := range []locktest.Fault{{Request: time.Second}, {Reply: time.Second}} {
 		virtually(t, func(w *world) {
@@ -220,11 +220,11 @@ func TestAHandOverToOneWhoLeft(t *testing.T) {
 	}
 }
 
-// The handoff arrives at the moment at which the wait ends: the waiter does not overlook that it has the lock.
+// If the handoff arrives just as the wait ends, the waiter notices that it has the lock.
 func TestAHandOverAtTheEndOfTheWait(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 20 { // it looks at what ended its pause in any order
+	for range 20 { // select picks among the reasons that ended the pause at random
 		if !lock.HandedOffBeforeUnpark(t.Context(), ended) {
 			t.Fatal("a handoff that was delivered before the pause ended was overlooked")
 		}
@@ -234,7 +234,7 @@ func TestAHandOverAtTheEndOfTheWait(t *testing.T) {
 	}
 }
 
-// The hold of a lease that was lost and released goes to the next in line at once, if nobody has taken it.
+// The hold of a lease that was lost and released goes to the next waiter at once, if it has not been taken over.
 func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -259,11 +259,11 @@ func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
 		if l.Stats().HandedOff != 1 {
 			t.Errorf("stats: %+v", l.Stats())
 		}
-		// Without anybody in line: one write.
+		// Without a waiter: one write.
 		le = w.acquire(l)
 		w.mem.Inject(only(locktest.Renew, locktest.Fault{Refuse: true}))
 		<-le.Lost()
-		// The release in the background would free the lock, between the read and the write perhaps.
+		// A release in the background would free the lock, perhaps between the read and the write.
 		w.mem.Inject(only(locktest.Release, locktest.Fault{Refuse: true}))
 		_ = le.Release(w.Context())
 		reads := w.mem.Calls(locktest.Read)
@@ -274,7 +274,7 @@ func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
 	})
 }
 
-// robbed: a holder loses the lock to another process; then it releases, while somebody waits in its line.
+// robbed: a holder loses the lock to another process; then it releases, while a goroutine of its process waits.
 func robbed(w *world) {
 	l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
 	le := w.acquire(l)
@@ -285,7 +285,7 @@ func robbed(w *world) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if le, err := l.Acquire(ctx, "n"); err == nil {
-			w.Errorf("a waiter got the lock from somebody who had lost it, token %d", le.Token())
+			w.Errorf("a waiter got the lock from a holder that had lost it, token %d", le.Token())
 		}
 	})
 	time.Sleep(time.Second)
@@ -335,7 +335,7 @@ func TestWaitsInLineEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// When the store does not answer, no waiter waits longer because of others before it.
+// If the store does not answer, a waiter does not wait longer because of the waiters before it.
 func TestALineAtAnUnavailableStore(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -350,7 +350,7 @@ func TestALineAtAnUnavailableStore(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		w.between("all ended", w.now(), lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+15*lock.OpTimeout(lease)) // half of five times as long; how often each asks is chance
+		w.between("all ended", w.now(), lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+15*lock.OpTimeout(lease)) // half of five times as long; the number of tries of each is random
 		w.mem.Inject(nil)
 		w.acquire(l)
 	})

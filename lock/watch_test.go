@@ -50,8 +50,8 @@ func send(ctx context.Context, names chan<- string, name string) {
 	}
 }
 
-// Whatever a Watcher says, waiters get the lock as soon as without one, and do not read much more; what it says at the
-// right time makes them faster.
+// Whatever hints a Watcher sends, waiters get the lock as soon as without it, and do not read much more; timely hints make
+// them faster.
 func TestHintsAreHints(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -140,7 +140,7 @@ func TestAStoreThatCannotWatchIsAskedOnce(t *testing.T) {
 		l := w.locker(lock.Options{})
 		w.must(w.acquire(l).Release(w.Context()))
 		if calls.Load() != 0 {
-			t.Error("asked although nobody waits")
+			t.Error("Watch was called although no goroutine waits")
 		}
 		le := w.acquire(holder)
 		for range 3 {
@@ -150,7 +150,7 @@ func TestAStoreThatCannotWatchIsAskedOnce(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		if calls.Load() != 1 {
-			t.Errorf("asked %d times", calls.Load())
+			t.Errorf("Watch was called %d times", calls.Load())
 		}
 		w.must(le.Release(w.Context()))
 	})

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const lease = 20 * time.Second
 
-// virtually runs f in virtual time on an empty store in memory: waits cost nothing, and time passes only while everybody
-// waits, so durations are exact.
+// virtually runs f in virtual time on an empty in-memory store: waits cost nothing, and time passes only while all goroutines
+// are waiting, so durations are exact.
 func virtually(t *testing.T, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(newWorld(t)) })
@@ -49,7 +49,7 @@ func (w *world) store() lock.Store {
 	return s
 }
 
-// locker makes another process. It is closed, without faults, when the world ends.
+// locker adds a process. It is closed, without faults, when the world ends.
 func (w *world) locker(o lock.Options) *lock.Locker {
 	w.Helper()
 	if o.Clock == nil {
@@ -89,7 +89,7 @@ func (w *world) try(l *lock.Locker, opts ...lock.Option) *lock.Lease {
 	return le
 }
 
-// refused checks that somebody holds the lock and returns what the error knows.
+// refused checks that the lock is held and returns the HeldError.
 func (w *world) refused(l *lock.Locker, opts ...lock.Option) *lock.HeldError {
 	w.Helper()
 	le, err := l.TryAcquire(w.Context(), "n", opts...)
@@ -130,7 +130,7 @@ func only(op locktest.Op, f locktest.Fault) func(locktest.Call) locktest.Fault {
 	}
 }
 
-// isolate cuts the handle with the given number off: nothing it sends arrives.
+// isolate cuts off the handle with the given number: no request of it arrives.
 func isolate(handle int) func(locktest.Call) locktest.Fault {
 	return func(c locktest.Call) locktest.Fault {
 		return locktest.Fault{LoseRequest: c.Handle == handle}

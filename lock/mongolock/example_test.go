@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
-// Locks in a database of their own connection, for all machines that use it.
+// Locks over a connection of their own, for all machines that use the database.
 func ExampleOpen() {
 	ctx := context.Background()
 	store, err := mongolock.Open(ctx, "mongodb://db1,db2,db3/?replicaSet=rs0", "shop", mongolock.Options{})
@@ -31,7 +31,7 @@ func ExampleOpen() {
 	fmt.Println(err)
 }
 
-// Locks over a client that the application has already.
+// Locks over a client that the application already has.
 func ExampleNew() {
 	ctx := context.Background()
 	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://db1,db2,db3/?replicaSet=rs0"))

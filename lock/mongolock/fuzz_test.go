@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// FuzzDecodeRecord: documents of locks, also those that others have written. What cannot be read is damaged, and says whose record it is; what is read,
-// is read in the same way from a document of our own.
+// FuzzDecodeRecord: documents of locks, including documents written by other programs. A document that cannot be decoded is reported as damaged,
+// with its name; a decoded one must be decoded unchanged from a document that this package encodes.
 func FuzzDecodeRecord(f *testing.F) {
 	h := lock.Hold{ID: lock.HoldID{1}, Lease: 20 * time.Second, Owner: lock.Process{Host: "h", PID: 4711, Instance: "i", Boot: "b", PIDNamespace: "n", Started: "s"}, Why: "why", Asked: "please"}
 	shared := h
@@ -58,7 +58,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// encode lays a record out as this package's operations do, one field after the other.
+// encode builds the document of a record as this package's operations do, field by field.
 func encode(r lock.Record) document {
 	d := document{ID: r.Name, Token: r.Token, Version: bson.ObjectID(r.Version), Since: r.Since, At: r.At}
 	if r.Hold != nil {

@@ -50,7 +50,7 @@ func TestMongoConforms(t *testing.T) {
 	})
 }
 
-// A store on the caller's client keeps to the same protocol and leaves the client open.
+// A store on the caller's client follows the same protocol and leaves the client open.
 func TestNewUsesTheCallersClient(t *testing.T) {
 	db := mongotest.Database(t)
 	s, err := mongolock.New(t.Context(), db, mongolock.Options{Collection: "other"})
@@ -93,7 +93,7 @@ func TestNewUsesTheCallersClient(t *testing.T) {
 	}
 }
 
-// A grant that a fail-over takes back would be none: every write waits for the majority, whatever client settings say.
+// A grant that a failover can undo is no grant: every write waits for the majority, whatever the client settings.
 func TestWritesWaitForTheMajority(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	var mu sync.Mutex
@@ -122,7 +122,7 @@ func TestWritesWaitForTheMajority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // makes the record, and then acquires it
+	for range 2 { // creates the record, and then acquires it
 		le, err := l.Acquire(t.Context(), "n")
 		if err == nil {
 			_, err = le.RaiseToken(t.Context(), le.Token()+10)
@@ -201,7 +201,7 @@ func TestSetup(t *testing.T) {
 	if err := mongolock.Setup(ctx, db, o); !errors.Is(err, mongolock.ErrSetup) {
 		t.Errorf("setup with another retention: %v", err)
 	}
-	// The server would sweep locks by the wrong field: held ones, for example.
+	// The server would remove locks by the wrong field, including held ones.
 	if _, err := db.Collection("wrong").Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "since", Value: 1}},
 		Options: options.Index().SetExpireAfterSeconds(60)}); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// On a server with change streams a release is heard of; one without says so.
+// On a server with change streams, Watch reports a release; on one without, it returns an error.
 func TestWatch(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	s, err := mongolock.Open(t.Context(), uri, db.Name(), mongolock.Options{})
@@ -240,7 +240,7 @@ func TestWatch(t *testing.T) {
 		if ok, err := s.Create(ctx, name, h, lock.NewVersion()); err != nil || !ok {
 			t.Fatalf("%v, %v", ok, err)
 		}
-		for range 3 { // renewals are not heard of
+		for range 3 { // renewals are not reported
 			if _, _, err := s.Renew(ctx, name, h, lock.NewVersion()); err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +249,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := <-names; got != name {
-			t.Errorf("heard of %q, want %q", got, name)
+			t.Errorf("hint about %q, want %q", got, name)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// The driver quotes what it cannot parse, which nobody may see.
+// The driver quotes text that it cannot parse, which may contain secrets.
 func TestAMalformedURLIsRefusedWithoutItsSecrets(t *testing.T) {
 	for name, uri := range map[string]string{
 		"password":       "mongodb://bob:%zzhidden@127.0.0.1:1/",
@@ -279,8 +279,8 @@ func TestAMalformedURLIsRefusedWithoutItsSecrets(t *testing.T) {
 	}
 }
 
-// Only what no repetition cures ends the work with a lock. Connections are made, with credentials, while a server shuts
-// down or an election is under way too.
+// Only errors that a retry cannot fix are permanent. Connections are also made, with credentials, while a server shuts down
+// or an election is under way.
 func TestOnlySomeFailuresOfAuthenticationArePermanent(t *testing.T) {
 	for name, test := range map[string]struct {
 		code      int
@@ -320,7 +320,7 @@ func TestOnlySomeFailuresOfAuthenticationArePermanent(t *testing.T) {
 			}
 			_, _, err = st.Read(t.Context(), "n")
 			for err != nil && strings.Contains(err.Error(), "was cleared") {
-				_, _, err = st.Read(t.Context(), "n") // the driver tells of another request's login, and what that was answered only as text
+				_, _, err = st.Read(t.Context(), "n") // the driver reports another request's login, whose error it includes only as text
 			}
 			if err == nil || errors.Is(err, lock.ErrPermanent) != test.permanent || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hidden") {
 				t.Errorf("permanent: %v, want %v: %v", errors.Is(err, lock.ErrPermanent), test.permanent, err)
@@ -330,7 +330,7 @@ func TestOnlySomeFailuresOfAuthenticationArePermanent(t *testing.T) {
 }
 
 func TestAnUnreachableServerIsABoundedErrorWithARemedy(t *testing.T) {
-	// A port that is surely closed: it was ours a moment ago.
+	// A port that is certainly closed: it was ours a moment ago.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -433,7 +433,7 @@ func TestDamagedRecord(t *testing.T) {
 				if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: name}}, bson.D{{Key: "$set", Value: set}}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 4711}}); err != nil { // not of a lock
+				if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 4711}}); err != nil { // not a lock
 					t.Fatal(err)
 				}
 			})
@@ -474,7 +474,7 @@ func BenchmarkRenewMany(b *testing.B) {
 	locktest.BenchmarkRenewMany(b, s)
 }
 
-// The queue takes such a URL, whose pool is for bulk work.
+// The queue accepts such a URL, with pool sizes for bulk work; locks ignore them.
 func TestTheURLsPoolIsNotForLocks(t *testing.T) {
 	s := fake.Start(t, func(string) bson.D { return nil })
 	st, err := mongolock.Open(t.Context(), "mongodb://"+s.Addr()+"/?minPoolSize=50&maxPoolSize=100", "db", mongolock.Options{})
@@ -484,7 +484,7 @@ func TestTheURLsPoolIsNotForLocks(t *testing.T) {
 	st.Close()
 }
 
-// Whatever is there already, Setup says what CheckSetup says.
+// Whatever indexes already exist, Setup and CheckSetup agree.
 func TestSetupWithIndexesOfOthers(t *testing.T) {
 	ttl := func(name, field string) bson.D {
 		return bson.D{{Key: "name", Value: name}, {Key: "key", Value: bson.D{{Key: field, Value: 1}}},
@@ -493,7 +493,7 @@ func TestSetupWithIndexesOfOthers(t *testing.T) {
 	plain := bson.D{{Key: "name", Value: "at_1"}, {Key: "key", Value: bson.D{{Key: "at", Value: 1}}}}
 	for name, test := range map[string]struct {
 		indexes []bson.D
-		refusal int // of an attempt to make one
+		refusal int // the error code for an attempt to create an index
 		want    []string
 	}{
 		"another name":         {[]bson.D{ttl("at_1", "at")}, 85, nil},
@@ -532,7 +532,7 @@ func TestSetupWithIndexesOfOthers(t *testing.T) {
 	}
 }
 
-// An election while a Locker asks for hints for the first time: it asks again.
+// An election while a Locker subscribes to hints for the first time: it tries again.
 func TestAPassingFailureOfWatchIsNoServerWithoutHints(t *testing.T) {
 	var code atomic.Int64
 	s := fake.Start(t, func(command string) bson.D {

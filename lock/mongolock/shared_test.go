@@ -31,7 +31,7 @@ func requestFor(name string) request {
 	return request{name: name, hold: lock.Hold{ID: lock.NewHoldID(), Lease: 20 * time.Second}, v: lock.NewVersion()}
 }
 
-// grants puts answers in short: a token's value does not matter.
+// grants summarizes answers: the value of a token does not matter.
 func grants(answers []combine.Answer[grant]) (short []string) {
 	for _, a := range answers {
 		switch {
@@ -109,7 +109,7 @@ func TestOperationsOnManyLocks(t *testing.T) {
 		t.Errorf("read %v, want %v", read, raw)
 	}
 
-	// One that is damaged keeps the others from nothing.
+	// A damaged record does not affect the others.
 	if _, err := s.locks.InsertOne(ctx, bson.D{{Key: "_id", Value: "damaged"}, {Key: "token", Value: "many"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func answering(t *testing.T, n int, found bson.A, errors ...bson.E) *store {
 	return s
 }
 
-// TestAnswersOfAServer: a count that the records do not explain tells nobody anything.
+// TestAnswersOfAServer: if the records do not explain the count of an answer, every operation counts as unclear.
 func TestAnswersOfAServer(t *testing.T) {
 	a, b := requestFor("a"), requestFor("b")
 	both := []request{a, b}
@@ -203,7 +203,7 @@ func TestAnswersOfAServer(t *testing.T) {
 		expect(t, name, outcomes(answering(t, 2, nil, tc.err...).createMany(t.Context(), both)), tc.want...)
 	}
 
-	// A token that is not above the floor is of a record from before.
+	// A token that is not above the floor belongs to an earlier record.
 	low := requestFor("a")
 	low.floor = 7
 	expect(t, "confirm", grants(answering(t, 1, bson.A{shows(low)}).confirmMany(t.Context(), []request{low})), "again")

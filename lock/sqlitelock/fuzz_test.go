@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// FuzzRecord: rows of locks, also those that others have written. What cannot be read is damaged, and says whose record it is; what is read, is
-// written to a database, and read there in the same way.
+// FuzzRecord: rows of locks, including rows written by other programs. A row that cannot be decoded is reported as damaged, with its name; a
+// decoded row is written to a database and must be read back unchanged.
 func FuzzRecord(f *testing.F) {
 	opened, err := Open(f.Context(), filepath.Join(f.TempDir(), "locks.db"))
 	if err != nil {
@@ -63,7 +63,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// withNil returns r with nil for lists that are empty, and its times as they are stored.
+// withNil returns r with nil for empty lists, and its times as stored.
 func withNil(r lock.Record) lock.Record {
 	if len(r.Shares) == 0 {
 		r.Shares = nil

@@ -71,7 +71,7 @@ func TestTokensSurviveReopening(t *testing.T) {
 	}
 }
 
-// A file of the first version, without the column for shares, queues and the rest, goes on being used.
+// A file of the first version, without the column for shares, queues and other fields, remains usable.
 func TestAFileOfTheFirstVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fencepost.db")
 	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
@@ -161,12 +161,12 @@ func ExampleOpen() {
 		panic(err)
 	}
 	defer lease.Release(ctx)
-	// Work on lease.Context(), and hand lease.Token() to whatever you write to.
+	// Work under lease.Context(), and pass lease.Token() to the resource you write to.
 	fmt.Println(lease.Name(), lease.Token() > 0, context.Cause(lease.Context()))
 	// Output: orders true <nil>
 }
 
-// TestReplacedDatabase: a grant that may be written, in the old file, is unclear. Later ones are certainly not written.
+// TestReplacedDatabase: a grant that may have been written, in the old file, is unclear. Later grants are certainly not written.
 func TestReplacedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fencepost.db")
 	s := openAt(t, path)
