@@ -44,7 +44,7 @@ func forced(w *world) {
 	time.Sleep(time.Second)
 	w.must(admin.ForceRelease(w.Context(), "n", "it hangs"))
 	if r, _ := w.mem.Get("n"); r.Token <= le.Token() {
-		w.Errorf("the record has token %d, the victim %d: what is guarded by the record lets it through", r.Token, le.Token())
+		w.Errorf("the record has token %d, the victim %d: a resource that compares with the record would accept the victim", r.Token, le.Token())
 	}
 	next := w.try(admin)
 	if next.Token() <= le.Token() {
@@ -62,7 +62,7 @@ func forced(w *world) {
 	w.must(next.Check(0))
 }
 
-// A holder that releases before noticing learns it, too.
+// A holder that releases before it notices gets the reason, too.
 func TestReleaseAfterForce(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -75,7 +75,7 @@ func TestReleaseAfterForce(t *testing.T) {
 	})
 }
 
-// askedDead: a dead holder that is asked to release again and again is taken over in time all the same.
+// askedDead: a dead holder that is repeatedly asked to release is still taken over in time.
 func askedDead(w *world) {
 	w.acquire(w.locker(lock.Options{}))
 	admin, waiter := w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -149,8 +149,8 @@ func TestForceReleaseWithALostAnswer(t *testing.T) {
 	})
 }
 
-// The holder that an operator means gives the lock back right after its record was read, and another one acquires it. That one keeps
-// it, and hears nothing of the request.
+// The holder that an operator means releases the lock right after its record was read, and another one acquires it. The new holder keeps
+// the lock, and does not receive the request.
 func TestAdministrationMeansTheHolderItRead(t *testing.T) {
 	for name, do := range map[string]func(*lock.Locker, context.Context) error{
 		"request": func(l *lock.Locker, ctx context.Context) error { return l.RequestRelease(ctx, "n", "upgrade") },
@@ -173,7 +173,7 @@ func TestAdministrationMeansTheHolderItRead(t *testing.T) {
 			if err := do(admin, w.Context()); !errors.Is(err, lock.ErrNotHeld) {
 				t.Errorf("%s: %v, want %v", name, err, lock.ErrNotHeld)
 			}
-			time.Sleep(lease) // its renewals would have told it
+			time.Sleep(lease) // its renewals would have received a request
 			w.must(next.Check(0))
 			if why := next.RequestReason(); why != "" {
 				t.Errorf("%s: the next holder was asked: %q", name, why)
@@ -190,7 +190,7 @@ func TestSuspectBeforeLost(t *testing.T) {
 		time.Sleep(10 * lease)
 		select {
 		case <-first:
-			t.Fatal("suspect although all is well")
+			t.Fatal("suspect although renewals succeed")
 		default:
 		}
 		w.mem.Inject(only(locktest.Renew, locktest.Fault{Refuse: true}))
@@ -237,7 +237,7 @@ func TestMaxHold(t *testing.T) {
 		if lost == nil || lost.Reason != lock.LostMaxHold || l.Stats().LostMaxHold != 1 {
 			t.Errorf("cause: %v", lost)
 		}
-		w.acquire(other) // the holder does not unwind; nobody waits for it for ever
+		w.acquire(other) // although the holder does not release
 		w.between("the next one", w.now(), most, most+lock.Standstill(lease))
 		if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("release: %v", err)
@@ -251,7 +251,7 @@ func TestMaxHold(t *testing.T) {
 	})
 }
 
-// A lease that lasts until the end set by WithMaxHold is renewed no more; others are heard nevertheless.
+// A lease that lasts until the end set by WithMaxHold is no longer renewed, but still receives requests and forced releases.
 func TestMaxHoldHears(t *testing.T) {
 	for what, do := range map[string]func(w *world, other *lock.Locker, le *lock.Lease){
 		"a request": func(w *world, other *lock.Locker, le *lock.Lease) {
@@ -276,8 +276,8 @@ func TestMaxHoldHears(t *testing.T) {
 			})
 		})
 	}
-	for _, start := range []time.Duration{0, -1000 * time.Hour} { // a clock may begin anywhere
-		virtually(t, func(w *world) { // as long as there is
+	for _, start := range []time.Duration{0, -1000 * time.Hour} { // a clock may start anywhere
+		virtually(t, func(w *world) { // up to the longest duration
 			l := w.locker(lock.Options{Clock: func() time.Duration { return start + w.now() }})
 			for _, most := range []time.Duration{time.Minute, math.MaxInt64} {
 				le := w.acquire(l, lock.WithMaxHold(most))
@@ -303,7 +303,7 @@ func TestTakeoverDelay(t *testing.T) {
 		time.Sleep(59 * time.Second)
 		w.must(le.Check(0)) // it is held from now on
 	})
-	virtually(t, func(w *world) { // the context ends meanwhile: the delay does not
+	virtually(t, func(w *world) { // the context ends during the delay: the delay does not
 		w.acquire(w.locker(lock.Options{}))
 		w.mem.Inject(isolate(0))
 		l, next := w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -318,7 +318,7 @@ func TestTakeoverDelay(t *testing.T) {
 		w.acquire(next)
 		w.between("the next one", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay+2*time.Second)
 	})
-	virtually(t, func(w *world) { // the Locker is closed meanwhile: the next one takes over
+	virtually(t, func(w *world) { // the Locker is closed during the delay: the next one takes over
 		w.acquire(w.locker(lock.Options{}))
 		w.mem.Inject(isolate(0))
 		l, next := w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -335,7 +335,7 @@ func TestTakeoverDelay(t *testing.T) {
 		w.acquire(w.locker(lock.Options{}), lock.WithTakeoverDelay(delay))
 		w.between("after a share", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay+2*time.Second)
 	})
-	virtually(t, func(w *world) { // the lock is lost meanwhile, and acquired again
+	virtually(t, func(w *world) { // the lock is lost during the delay, and acquired again
 		w.acquire(w.locker(lock.Options{}))
 		w.mem.Inject(isolate(0))
 		l := w.locker(lock.Options{})

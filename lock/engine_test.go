@@ -50,7 +50,7 @@ func TestMutualExclusionOfSixteenLockers(t *testing.T) {
 	virtually(t, func(w *world) {
 		var (
 			wg      sync.WaitGroup
-			holders int // guarded by the lock under test; the race detector watches
+			holders int // guarded by the lock under test; the race detector checks this
 			tokens  []int64
 		)
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
@@ -102,7 +102,7 @@ func TestTakeoverNeedsAFullObservedLease(t *testing.T) {
 	virtually(t, func(w *world) {
 		holder := w.acquire(w.locker(lock.Options{}))
 		w.mem.Inject(isolate(0)) // the holder dies right after its acquisition
-		time.Sleep(time.Minute)  // nobody looks: this time does not count
+		time.Sleep(time.Minute)  // no process reads the record: this time does not count
 		begin := w.now()
 		waiter := w.locker(lock.Options{Lease: lock.MinLease})
 		next := w.acquire(waiter)
@@ -128,7 +128,7 @@ func TestRepeatedTriesEndADeadLease(t *testing.T) {
 			if err == nil {
 				w.between("dead lease ended after", w.now()-begin, lock.Standstill(lease), lock.Standstill(lease)+time.Second)
 				if held.Observed < lease || held.Why != "first" {
-					t.Errorf("the last refusal knew %+v", held)
+					t.Errorf("the last refusal: %+v", held)
 				}
 				w.must(le.Check(0))
 				return
@@ -149,7 +149,7 @@ func TestANewVersionStartsTheWaitAgain(t *testing.T) {
 		w.refused(l)
 		time.Sleep(lock.Standstill(lease) - time.Second)
 		w.refused(l)
-		// A sign of life at the last moment, a renewal that was long under way for example.
+		// A renewal at the last moment, for example one that was delayed for long.
 		w.mem.Inject(nil)
 		_, ok, err := w.store().Renew(w.Context(), "n", holdOf(le), lock.NewVersion())
 		w.must(err)
@@ -232,7 +232,7 @@ func lostAtTheDeadline(w *world, fault locktest.Fault) {
 	w.mem.Stop()
 }
 
-// Renewals that fail more often than not are tried again: the lock is kept.
+// Renewals that fail more often than not are retried: the lock is kept.
 func TestFailingRenewalsAreRepeated(t *testing.T) {
 	virtually(t, func(w *world) {
 		le := w.acquire(w.locker(lock.Options{}))
@@ -251,7 +251,7 @@ func TestTheDeadlineCountsFromTheSending(t *testing.T) {
 	virtually(t, deadlineFromSending)
 }
 
-// deadlineFromSending: the answers to all operations take two seconds, during which the store has already counted.
+// deadlineFromSending: the answers to all operations take two seconds, which count towards the lease.
 func deadlineFromSending(w *world) {
 	const slow = 2 * time.Second
 	w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{Reply: slow} })
@@ -264,8 +264,8 @@ func deadlineFromSending(w *world) {
 	}
 }
 
-// Store and network do what they like with one operation of an acquisition: the caller gets the lock anyway, nobody
-// else does, and nothing is left locked afterwards.
+// Whatever store and network do to one operation of an acquisition, the caller gets the lock, no other process does, and
+// nothing is left locked afterwards.
 func TestUnclearAnswersOfAnAcquisition(t *testing.T) {
 	faults := map[string]locktest.Fault{
 		"reply lost":       {LoseReply: true},
@@ -307,7 +307,7 @@ func unclearAcquisition(w *world, op locktest.Op, fault locktest.Fault) {
 			return locktest.Fault{LoseRequest: true}
 		case op == locktest.Confirm && c.Op == locktest.Acquire && faulty == 3:
 			faulty--
-			return locktest.Fault{BreakReply: true} // to have something to confirm
+			return locktest.Fault{BreakReply: true} // makes a Confirm necessary
 		case c.Op == op && faulty > 0:
 			faulty--
 			return fault
@@ -325,7 +325,7 @@ func unclearAcquisition(w *world, op locktest.Op, fault locktest.Fault) {
 	if held := w.refused(other); held.Token != le.Token() {
 		w.Errorf("others see token %d, want %d", held.Token, le.Token())
 	}
-	time.Sleep(3 * lease) // everything that was late has arrived
+	time.Sleep(3 * lease) // all late requests have arrived
 	w.must(le.Check(lease / 2))
 	w.refused(other)
 	w.must(le.Release(w.Context()))
@@ -338,7 +338,7 @@ func unclearAcquisition(w *world, op locktest.Op, fault locktest.Fault) {
 	}
 }
 
-// The caller's context ends while the outcome is unclear: it gets the context's error, and the lock is freed behind it.
+// The caller's context ends while the outcome is unclear: it gets the context's error, and the lock is freed in the background.
 func TestAnAbandonedAttemptIsUndone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault locktest.Fault
@@ -379,7 +379,7 @@ func TestAnAbandonedAttemptIsUndone(t *testing.T) {
 	}
 }
 
-// An attempt that arrives after it was undone is an orphan: this Locker takes it over at once, others after one lease.
+// An attempt that arrives after it was undone is an orphan: this Locker takes it over at once, other Lockers after one lease.
 func TestAnOrphan(t *testing.T) {
 	orphan := func(w *world) (own, other *lock.Locker) {
 		own, other = w.locker(lock.Options{}), w.locker(lock.Options{})
@@ -399,7 +399,7 @@ func TestAnOrphan(t *testing.T) {
 		w.mem.Inject(nil)
 		time.Sleep(6 * time.Second)
 		if r, _ := w.mem.Get("n"); r.Hold == nil {
-			w.Fatal("the late attempt has not arrived: this test tests nothing")
+			w.Fatal("the late attempt has not arrived: this test proves nothing")
 		}
 		return own, other
 	}
@@ -483,10 +483,10 @@ func TestTimedWait(t *testing.T) {
 		w.between("waited", w.now()-begin, 3*time.Second, 3*time.Second)
 		held, ok := errors.AsType[*lock.HeldError](err)
 		if !ok || errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("got %v, want a HeldError that is no context error", err)
+			t.Fatalf("got %v, want a HeldError that is not a context error", err)
 		}
 		if held.Why != "export" || held.Own || held.Owner.PID == 0 || held.Lease != lease || held.Observed < 2*time.Second {
-			t.Errorf("the error knows %+v", held)
+			t.Errorf("the error has %+v", held)
 		}
 		for _, part := range []string{`"n"`, "export", held.Owner.Instance} {
 			if !strings.Contains(err.Error(), part) {
@@ -507,7 +507,7 @@ func TestWaitShorterThanAnAnswer(t *testing.T) {
 		w.mem.Inject(slow)
 		_, err := l.Acquire(w.Context(), "n", lock.WithWait(50*time.Millisecond))
 		if held, ok := errors.AsType[*lock.HeldError](err); !ok || held.Why != "export" {
-			t.Errorf("held by somebody else: got %v", err)
+			t.Errorf("held by another process: got %v", err)
 		}
 		w.mem.Inject(nil)
 		w.must(le.Release(w.Context()))
@@ -609,7 +609,7 @@ func (d denying) Acquire(context.Context, string, lock.Hold, lock.Version) (int6
 	return 0, false, d.err
 }
 
-// The server answers that it refuses: that is not silence.
+// A server that refuses has answered: the error is not ErrUnavailable.
 func TestARefusedRelease(t *testing.T) {
 	virtually(t, func(w *world) {
 		denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
@@ -676,7 +676,7 @@ func TestReleaseRunsOnItsOwnContext(t *testing.T) {
 		w.between("returned", w.now(), 0, 0)
 		w.acquire(other, lock.WithWait(time.Minute))
 		w.between("free", w.now(), time.Second, time.Second+250*time.Millisecond)
-		w.must(le.Release(w.Context())) // by now it has a result
+		w.must(le.Release(w.Context())) // the release has ended by now
 	})
 }
 
@@ -726,7 +726,7 @@ func TestReleaseAfterLossFreesTheLockEarly(t *testing.T) {
 		w.mem.Inject(isolate(0))
 		<-le.Lost()
 		w.mem.Inject(nil)
-		// Until the code that used the lease says that it is done, the lock stays as it is, even for the same process.
+		// Until the code that used the lease calls Release, the lock stays held, even for the same process.
 		w.refused(l)
 		w.refused(other)
 		err := le.Release(w.Context())
@@ -735,7 +735,7 @@ func TestReleaseAfterLossFreesTheLockEarly(t *testing.T) {
 			t.Errorf("release after loss: %v", err)
 		}
 		if !errors.Is(le.Release(w.Context()), lock.ErrLost) {
-			t.Error("a second release after loss must say so too")
+			t.Error("a second release after the loss must also return ErrLost")
 		}
 		begin := w.now()
 		w.acquire(other)
@@ -747,7 +747,7 @@ func TestAZombieNeverTouchesItsSuccessor(t *testing.T) {
 	virtually(t, zombie)
 }
 
-// zombie: a holder is cut off for so long that another takes over; then everything it still has to say arrives.
+// zombie: a holder is cut off for so long that another one takes over; then its late requests arrive.
 func zombie(w *world) {
 	old := w.acquire(w.locker(lock.Options{}))
 	w.mem.Inject(isolate(0))
@@ -813,7 +813,7 @@ func TestReleaseOfAHoldThatIsGone(t *testing.T) {
 		le := w.acquire(w.locker(lock.Options{}))
 		w.mem.Edit("n", func(r *lock.Record) bool { r.Hold = nil; return true })
 		if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("got %v, want ErrLost: somebody else may have held the lock meanwhile", err)
+			t.Errorf("got %v, want ErrLost: another process may have held the lock meanwhile", err)
 		}
 	})
 }
@@ -849,7 +849,7 @@ func TestWallClockJumpsDoNotMatter(t *testing.T) {
 			w.must(le.Check(lease / 2))
 			w.refused(other)
 		}
-		// The wall clock is now in 2013. A process that has seen the name goes on above what it has seen.
+		// The wall clock is now in 2013. A process that has seen the name continues above the tokens that it has seen.
 		last := le.Token()
 		w.mem.Edit("n", func(*lock.Record) bool { return false })
 		_ = le.Release(w.Context())
@@ -859,11 +859,11 @@ func TestWallClockJumpsDoNotMatter(t *testing.T) {
 				t.Errorf("token %d after %d", le.Token(), last)
 			}
 			last = le.Token()
-			w.refused([]*lock.Locker{other, l}[i]) // the other one sees it
+			w.refused([]*lock.Locker{other, l}[i]) // the other one sees the token
 			w.mem.Edit("n", func(*lock.Record) bool { return false })
 			_ = le.Release(w.Context())
 		}
-		// One that has not must learn it from something that remembers, such as the file.
+		// A process that has not needs the token from a resource that remembers it, such as the file.
 		fresh := w.acquire(w.locker(o))
 		token, err := fresh.RaiseToken(w.Context(), last)
 		w.must(err)
@@ -884,7 +884,7 @@ func TestRaiseToken(t *testing.T) {
 			t.Errorf("a floor below the token changed it from %d to %d", first, token)
 		}
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
-			return locktest.Fault{BreakReply: c.Op == locktest.Confirm && c.N%3 != 0} // tried again
+			return locktest.Fault{BreakReply: c.Op == locktest.Confirm && c.N%3 != 0} // to be retried
 		})
 		token, err = le.RaiseToken(w.Context(), first+1000)
 		w.must(err)
@@ -892,7 +892,7 @@ func TestRaiseToken(t *testing.T) {
 			t.Errorf("raised to %d, lease says %d, want %d", token, le.Token(), first+1001)
 		}
 		if _, err := le.RaiseToken(w.Context(), math.MaxInt64); !errors.Is(err, lock.ErrInvalid) {
-			t.Errorf("a senseless floor: %v", err)
+			t.Errorf("an invalid floor: %v", err)
 		}
 		w.mem.Inject(nil)
 		time.Sleep(lease)
@@ -932,7 +932,7 @@ func TestCheck(t *testing.T) {
 	})
 }
 
-// The process stands still (SIGSTOP, a suspended machine) while the clock goes on. When it runs again it knows at once.
+// The process is stopped (SIGSTOP, a suspended machine) while the clock runs on. When it resumes, it notices the loss at once.
 func TestAPauseBeyondTheLease(t *testing.T) {
 	virtually(t, func(w *world) {
 		var paused atomic.Int64
@@ -952,7 +952,7 @@ func TestAPauseBeyondTheLease(t *testing.T) {
 	})
 }
 
-// As before, but nobody asks: the timer sees the clock at its next look, not only when it would have fired anyway.
+// As before, but Check is not called: the timer notices at its next regular check, not only when it would have reached the deadline.
 func TestASuspendedMachine(t *testing.T) {
 	virtually(t, func(w *world) {
 		var suspended atomic.Int64
@@ -966,14 +966,14 @@ func TestASuspendedMachine(t *testing.T) {
 	})
 }
 
-// The machine sleeps past the deadline while a renewal is under way, and its answer is looked at before the timer goes off.
+// The machine sleeps past the deadline while a renewal is in flight, and its answer is processed before the timer fires.
 func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
 	virtually(t, func(w *world) {
 		var suspended atomic.Int64
 		le := w.acquire(w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }}))
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
 			if c.Op == locktest.Renew {
-				suspended.CompareAndSwap(0, int64(lease-lease/5)) // the lease is over, and one that counts from the renewal is not
+				suspended.CompareAndSwap(0, int64(lease-lease/5)) // the lease has expired; one that counts from the renewal would not have
 			}
 			return locktest.Fault{}
 		})
@@ -987,7 +987,7 @@ func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
 	})
 }
 
-// The machine sleeps for an hour while a request is under way, and then the connection is broken. That is one failure, not an hour of them.
+// The machine sleeps for an hour while a request is in flight, and then the connection is broken. That is one failure, not an hour of failures.
 func TestASuspensionIsNoOutage(t *testing.T) {
 	virtually(t, func(w *world) {
 		var (
@@ -1017,7 +1017,7 @@ func TestASuspensionIsNoOutage(t *testing.T) {
 	})
 }
 
-// The answer to an acquisition is so old when it is looked at that the lease may be over.
+// The answer to an acquisition is so old when it is processed that the lease may have expired.
 func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 	for _, op := range []locktest.Op{locktest.Create, locktest.Acquire} {
 		t.Run(string(op), func(t *testing.T) {
@@ -1030,7 +1030,7 @@ func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 				confirmed := w.mem.Calls(locktest.Confirm)
 				w.mem.Inject(func(c locktest.Call) locktest.Fault {
 					if c.Op == op {
-						paused.Store(int64(time.Minute)) // the process stands still while its request is under way
+						paused.Store(int64(time.Minute)) // the process is stopped while its request is in flight
 					}
 					return locktest.Fault{}
 				})
@@ -1044,7 +1044,7 @@ func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 	}
 }
 
-// The context ends when the answer is there and nobody has looked at it yet.
+// The context ends after the answer has arrived, but before it is processed.
 func TestACallerWhoseContextEndedGetsNoLock(t *testing.T) {
 	virtually(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -1059,7 +1059,7 @@ func TestACallerWhoseContextEndedGetsNoLock(t *testing.T) {
 		w.must(w.acquire(l).Release(w.Context()))
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
 			if armed.Load() && c.Op == locktest.Acquire {
-				answered.Store(true) // by the time that anybody looks at the clock again
+				answered.Store(true) // before the clock is read again
 			}
 			return locktest.Fault{}
 		})
@@ -1068,14 +1068,14 @@ func TestACallerWhoseContextEndedGetsNoLock(t *testing.T) {
 			t.Fatalf("got %v and a lease (%v), want the context's error", err, le != nil)
 		}
 		if !answered.Load() {
-			t.Fatal("the context ended too early: this shows nothing")
+			t.Fatal("the context ended too early: this test proves nothing")
 		}
 		time.Sleep(lock.OpTimeout(lease))
 		w.must(w.try(w.locker(lock.Options{})).Release(w.Context()))
 	})
 }
 
-// hearsIDs is a store that notes under which ids records are made, and places in the queue taken.
+// hearsIDs is a store that records the ids with which records are created and places in the queue are taken.
 type hearsIDs struct {
 	lock.Store
 	created, queued *[]lock.HoldID
@@ -1091,9 +1091,9 @@ func (s hearsIDs) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.
 	return s.Store.Enqueue(ctx, name, e)
 }
 
-// An insert whose answer was lost may arrive at any later time. Its id is then used by nothing else.
+// An insert whose answer was lost may arrive at any later time. So its id is not used again.
 func TestAnIDIsInsertedOnce(t *testing.T) {
-	for _, taken := range []bool{false, true} { // by another process meanwhile
+	for _, taken := range []bool{false, true} { // the lock, by another process meanwhile
 		t.Run(fmt.Sprintf("taken %v", taken), func(t *testing.T) {
 			virtually(t, func(w *world) {
 				var created, queued []lock.HoldID
@@ -1121,14 +1121,14 @@ func TestAnIDIsInsertedOnce(t *testing.T) {
 				err := <-done
 				later := append(created[1:], queued...)
 				if (err == nil) == taken || len(later) == 0 || slices.Contains(later, created[0]) {
-					t.Errorf("%v; made the record as %v, then took %v", err, created[0], later)
+					t.Errorf("%v; created the record as %v, then used %v", err, created[0], later)
 				}
 			})
 		})
 	}
 }
 
-// The clock of the holder is slow and that of the taker fast, each by a sixteenth: nobody gets the lock before it is lost.
+// The clock of the holder is slow and that of the waiter fast, each by a sixteenth: the waiter gets the lock only after the holder lost it.
 func TestClocksMayDisagreeByAnEighth(t *testing.T) {
 	virtually(t, func(w *world) {
 		slow := w.locker(lock.Options{Clock: func() time.Duration { return w.now() * 15 / 16 }})
@@ -1137,12 +1137,12 @@ func TestClocksMayDisagreeByAnEighth(t *testing.T) {
 		w.mem.Inject(isolate(0))
 		w.acquire(fast)
 		if left := le.Remaining(); left > 0 {
-			t.Errorf("taken over after %v, and the holder believes in another %v", w.now(), left)
+			t.Errorf("taken over after %v, when the holder's lease still had %v left", w.now(), left)
 		}
 	})
 }
 
-// Whatever an abandoned attempt has left behind is undone before the store is closed.
+// An abandoned attempt is undone before the store is closed.
 func TestCloseWaitsForWhatIsUndone(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -1250,7 +1250,7 @@ func TestCloseReleasesAndEndsWaits(t *testing.T) {
 			if !errors.Is(context.Cause(le.Context()), lock.ErrReleased) {
 				t.Errorf("cause: %v", context.Cause(le.Context()))
 			}
-			w.must(le.Release(w.Context())) // no error after the fact
+			w.must(le.Release(w.Context())) // returns the result of the release by Close
 		}
 		w.try(other)
 		for what, f := range map[string]func() error{
@@ -1310,12 +1310,12 @@ func TestLeasePerLock(t *testing.T) {
 		w.mem.Inject(isolate(0))
 		begin := w.now()
 		w.acquire(w.locker(lock.Options{}))
-		// Stores keep milliseconds: the holder counts on no more than others see.
+		// Stores keep milliseconds: the holder does not rely on a longer lease than other processes see.
 		w.between("wait", w.now()-begin, lock.Standstill(2*time.Second), lock.Standstill(2*time.Second)+time.Millisecond)
 	})
 }
 
-// A hundred thousand acquisitions leave no goroutine, no timer and no record behind, but for one record per name.
+// A hundred thousand acquisitions leave no goroutine and no timer behind, and only one record per name.
 func TestManyCyclesLeaveNothing(t *testing.T) {
 	cycles := 100_000
 	if testing.Short() {

@@ -119,7 +119,7 @@ func TestGraphRaces(t *testing.T) {
 					w.between("P2's wait", w.now()-began, time.Second, time.Second)
 					return nil
 				}))
-				w.must(p2.Do(w.Context(), test.p2, nothing)) // and now it may
+				w.must(p2.Do(w.Context(), test.p2, nothing)) // now it gets the lock
 			})
 		})
 	}
@@ -273,7 +273,7 @@ func TestGraphRefusesWhatCannotBeLocked(t *testing.T) {
 
 func TestGraphLooksNobodyUpTwiceOnOneWay(t *testing.T) {
 	virtually(t, func(w *world) {
-		// 20 layers of two nodes, each with both nodes of the next one as parents: a million ways to one root.
+		// 20 layers of two nodes, each with both nodes of the next layer as parents: a million paths to one root.
 		root := newThing("layer", "root")
 		layer := []lock.Lockable{root}
 		for i := range 20 {
@@ -287,7 +287,7 @@ func TestGraphLooksNobodyUpTwiceOnOneWay(t *testing.T) {
 	})
 }
 
-// Administration: what is held, by whom, and why, in names that people can read.
+// Administration: which locks are held, by which owner and why, in readable names.
 func TestGraphTellsWhatIsHeld(t *testing.T) {
 	virtually(t, func(w *world) {
 		s := newShop()
@@ -328,7 +328,7 @@ func TestGraphTellsWhatIsHeld(t *testing.T) {
 	})
 }
 
-// A reason that the user gave is never lost, even if there is no room to add to it.
+// The caller's reason is never lost, even if there is no room to add to it.
 func TestGraphKeepsALongReason(t *testing.T) {
 	virtually(t, func(w *world) {
 		g := lock.NewGraph(w.locker(lock.Options{}))
@@ -342,7 +342,7 @@ func TestGraphKeepsALongReason(t *testing.T) {
 	})
 }
 
-// Options are those of the locks: callers that only read the order share it.
+// Options apply to the locks: callers that only read the order share it.
 func TestGraphSharesWithReaders(t *testing.T) {
 	virtually(t, func(w *world) {
 		s := newShop()

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// recorded runs a schedule and returns what its processes did to the store. Every process writes into the same buffer.
+// recorded runs a schedule and returns the operations of its processes on the store. All processes write into one buffer.
 func recorded(t *testing.T, s schedule) []locktest.Step {
 	t.Helper()
 	var mu sync.Mutex
@@ -44,8 +44,8 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 	return w.w.Write(b)
 }
 
-// TestHistoriesAreLinearizable: whatever clocks and networks do, there is an order of all operations in which every answer was
-// right, and tokens grow.
+// TestHistoriesAreLinearizable: whatever clocks and networks do, there is an order of all operations in which every answer is
+// correct and tokens grow.
 func TestHistoriesAreLinearizable(t *testing.T) {
 	var total locktest.Verdict
 	for _, skew := range []float64{1.0 / 16, 0.9} {
@@ -90,7 +90,7 @@ func TestHistoriesCatchMissingRules(t *testing.T) {
 	}
 }
 
-// inTurn makes a history of calls, each followed by its answer.
+// inTurn builds a history of calls, each followed by its answer.
 func inTurn(steps []locktest.Step) []locktest.Step {
 	for i := range steps {
 		steps[i].Process, steps[i].N, steps[i].At, steps[i].Name, steps[i].Done = "p", int64(i/2), int64(i), "n", i%2 == 1
@@ -98,7 +98,7 @@ func inTurn(steps []locktest.Step) []locktest.Step {
 	return steps
 }
 
-// An operation without an answer may have happened all the same, and others may rest on it.
+// An operation without an answer may still have been applied, and later operations may depend on it.
 func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	const token = 1 << 50
 	var steps []locktest.Step
@@ -124,13 +124,14 @@ func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	if _, err := locktest.Check(steps, time.Minute); err != nil {
 		t.Error(err)
 	}
-	op(locktest.Step{Op: locktest.Renew, ID: "b"}, ok) // but not this
+	op(locktest.Step{Op: locktest.Renew, ID: "b"}, ok) // this is not possible
 	if _, err := locktest.Check(steps, time.Minute); !errors.Is(err, locktest.ErrHistory) {
 		t.Errorf("two holders: %v", err)
 	}
 }
 
-// A record may lose its maker before it has a token. A hold that acquires it then, and finds out by a Confirm, draws one by another.
+// A record may lose its creator before it has a token. A hold that then acquires it, and learns that by a Confirm, draws one by another
+// Confirm.
 func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
 	const token = 1 << 50
 	history := func(drawn int64) []locktest.Step {
@@ -150,17 +151,17 @@ func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
 	}
 }
 
-// A deletion that found nothing is none: the record goes on, even if it was there.
+// A deletion that found no record changes nothing, even if the record exists.
 func TestCheckerBelievesDeletions(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		steps := []locktest.Step{{Op: locktest.Create, ID: "a"}, {OK: true}, {Op: locktest.Delete}, {OK: deleted}, {Op: locktest.Renew, ID: "a"}, {OK: true}}
 		if _, err := locktest.Check(inTurn(steps), time.Minute); (err != nil) != deleted {
-			t.Errorf("deleted %v, and renewed behind it: %v", deleted, err)
+			t.Errorf("deleted %v, and renewed after it: %v", deleted, err)
 		}
 	}
 }
 
-// A batch that was half applied, and found nothing, says nothing about its other half.
+// The answer of a half-applied batch that found nothing says nothing about its other half.
 func TestHistoryOfABatchThatIsAppliedByHalf(t *testing.T) {
 	ctx, mem := t.Context(), locktest.NewMemory()
 	defer mem.Stop()

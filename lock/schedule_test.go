@@ -18,13 +18,13 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// schedule is one random history: a few processes with clocks of their own, with two goroutines each, acquire (alone or
-// sharing, in line or not), use, raise, hand over, release and forget locks, and ask each other for them, for some virtual
-// minutes, over a store that is slow, fails and is cut off from them at random.
+// schedule is one random history: a few processes with clocks of their own and two goroutines each acquire (exclusively or
+// shared, with or without WithFair), use, raise, hand off, release and forget locks, and request each other's release, for
+// some virtual minutes, over a store that is slow, fails and is cut off from them at random.
 type schedule struct {
 	seed uint64
-	// operator deletes records and releases holds by force, with and without a Locker. Then two leases may believe to be valid for a moment; tokens
-	// must grow all the same.
+	// operator adds a goroutine that deletes records and releases holds by force, with and without a Locker. Then two leases may consider
+	// themselves valid for a moment; tokens must still grow.
 	operator bool
 	// skew is the bound on how far the clock rates of two processes differ; the protocol allows for 1/16.
 	skew float64
@@ -36,7 +36,7 @@ var schedules = flag.Uint64("schedules", 30, "number of random schedules per kin
 const simulated = 3 * time.Minute
 
 func TestRandomSchedules(t *testing.T) {
-	enough := *schedules // with -short: once everything has happened
+	enough := *schedules // with -short, fewer are enough once everything has happened
 	if testing.Short() {
 		enough = min(enough, 10)
 	}
@@ -46,7 +46,7 @@ func TestRandomSchedules(t *testing.T) {
 	}{
 		{"honest", schedule{skew: 1.0 / 16}},
 		{"with an operator", schedule{operator: true, skew: 1.0 / 16}},
-		{"clocks at random speed", schedule{operator: true, skew: 0.9}}, // overlap is possible; tokens must grow all the same
+		{"clocks at random speed", schedule{operator: true, skew: 0.9}}, // overlap is possible; tokens must still grow
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var total history
@@ -68,7 +68,7 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// The oracle sees what happens when a store lacks a rule, in some of the same schedules. The rules of the engine: tools/mutants.
+// The oracle detects that a store lacks a rule, in some of the same schedules. For the rules of the engine see tools/mutants.
 func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 	for name, s := range map[string]schedule{
 		"release by name":   {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
@@ -93,7 +93,7 @@ func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 	}
 }
 
-// history is what happened in a schedule.
+// history is the outcome of a schedule.
 type history struct {
 	failure                                                      string
 	grants, lost, takenOver, unclear, abandoned, raised, refused int64
@@ -113,7 +113,7 @@ func (h *history) add(o *history) {
 	h.batches += o.batches
 }
 
-// everything tells whether each thing has happened that a schedule is to exercise.
+// everything reports whether each event that the schedules should exercise has occurred.
 func (h *history) everything() bool {
 	return h.grants > 0 && h.lost > 0 && h.takenOver > 0 && h.unclear > 0 && h.abandoned > 0 && h.raised > 0 && h.handedOver > 0 && h.shared > 0 && h.batches > 0
 }
@@ -124,7 +124,7 @@ func (h *history) String() string {
 		h.handedOver, h.shared, h.batches)
 }
 
-// run plays the schedule and returns what happened.
+// run plays the schedule and returns its outcome.
 func (s schedule) run(t *testing.T) *history {
 	h := &history{}
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func (s schedule) play(w *world, h *history) {
 	var lockers []*lock.Locker
 	var wg sync.WaitGroup
 	for i := range processes {
-		// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, as near as makes no difference to the margins.
+		// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, closely enough for the margins.
 		rate := 1 + s.skew*(rng.Float64()-0.5)*0.97
 		offset := time.Duration(rng.Int64N(int64(time.Hour)))
 		lease := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}[rng.IntN(4)]
@@ -181,7 +181,7 @@ func (s schedule) play(w *world, h *history) {
 	}
 	wg.Wait()
 
-	// When all is well again everybody can have every lock.
+	// After all faults have ended, every lock can be acquired.
 	w.mem.Inject(nil)
 	last := w.locker(lock.Options{})
 	for name := range o.names {
@@ -189,7 +189,7 @@ func (s schedule) play(w *world, h *history) {
 		le, err := last.Acquire(end, name)
 		cancel()
 		if err != nil {
-			w.Errorf("after all faults are over lock %q cannot be had: %v", name, err)
+			w.Errorf("after all faults have ended, lock %q cannot be acquired: %v", name, err)
 			continue
 		}
 		o.granted(name, le)
@@ -208,7 +208,7 @@ func (s schedule) play(w *world, h *history) {
 	h.batches = int64(w.mem.Calls(locktest.RenewMany))
 }
 
-// process does what a user of the package does, in random order.
+// process uses the package as its users do, in random order.
 type process struct {
 	w      *world
 	o      *oracle
@@ -256,7 +256,7 @@ func (p *process) live(ctx context.Context) {
 		}
 		p.o.granted(name, le)
 		p.work(ctx, name, le)
-		// Sometimes the release has to do without its caller.
+		// Sometimes the release continues without its caller.
 		rel, cancel := context.WithTimeout(p.w.Context(), p.upTo(2*time.Second))
 		_ = le.Release(rel)
 		cancel()
@@ -281,7 +281,7 @@ func (p *process) work(ctx context.Context, name string, le *lock.Lease) {
 		pauseFor(le.Context(), p.upTo(time.Second))
 	}
 	if p.rng.IntN(4) == 0 {
-		<-le.Context().Done() // uses it to the end, which without a release only a loss brings
+		<-le.Context().Done() // uses it until it is lost
 		return
 	}
 }
@@ -293,7 +293,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// oracle knows what must be true of all leases together.
+// oracle checks what must be true of all leases together.
 type oracle struct {
 	w       *world
 	overlap bool // leases must not overlap
@@ -308,7 +308,7 @@ type oracle struct {
 	trace   []string
 }
 
-// written is a token in the hands of an acquisition.
+// written is a token and the acquisition that has it.
 type written struct {
 	id    lock.HoldID
 	token int64
@@ -323,7 +323,7 @@ type history1 struct {
 	grants []grant // in the order of the store
 }
 
-// grant is a token and when the store gave it.
+// grant is a token and when the store granted it.
 type grant struct {
 	at    int
 	token int64
@@ -336,7 +336,7 @@ func (o *oracle) name(n string) *history1 {
 	return o.names[n]
 }
 
-// saw gets every write of the store.
+// saw records a write of the store.
 func (o *oracle) saw(op locktest.Op, r lock.Record) {
 	o.log.Lock()
 	defer o.log.Unlock()
@@ -345,7 +345,7 @@ func (o *oracle) saw(op locktest.Op, r lock.Record) {
 		id = r.Hold.ID
 	}
 	for _, e := range r.Shares {
-		if e.Version == r.Version { // the write was about this one
+		if e.Version == r.Version { // the write changed this entry
 			id = e.ID
 		}
 	}
@@ -355,7 +355,7 @@ func (o *oracle) saw(op locktest.Op, r lock.Record) {
 	}
 }
 
-// history is what happened to a name.
+// history is the history of a name, as text.
 func (o *oracle) history(name string) string {
 	o.log.Lock()
 	defer o.log.Unlock()
@@ -389,7 +389,7 @@ func (o *oracle) granted(name string, le *lock.Lease) {
 	o.exclusive(name)
 }
 
-// token puts a granted token where it belongs in the store's order. o.mu is held.
+// token inserts a granted token at its place in the store's order. o.mu is held.
 func (o *oracle) token(n *history1, name string, id lock.HoldID, token int64) {
 	o.log.Lock()
 	at, ok := o.written[written{id, token}]
@@ -406,7 +406,7 @@ func (o *oracle) token(n *history1, name string, id lock.HoldID, token int64) {
 	}
 }
 
-// exclusive drops ended leases and checks that those which are left go together. o.mu is held.
+// exclusive drops ended leases and checks that the remaining ones are compatible. o.mu is held.
 func (o *oracle) exclusive(name string) {
 	n := o.name(name)
 	valid := n.leases[:0]
@@ -434,7 +434,7 @@ func (o *oracle) effect(name string, le *lock.Lease) {
 	n := o.name(name)
 	token, err := le.Token(), le.Check(0)
 	if lock.PermitsOf(le) > 0 {
-		return // tokens are of no use to those who act at the same time
+		return // tokens do not fence concurrent holders
 	}
 	if token < n.fence {
 		if err == nil && o.overlap {
@@ -470,7 +470,7 @@ func (o *oracle) refusal(err error) {
 	}
 }
 
-// watch looks at all leases all the time.
+// watch checks all leases continuously.
 func (o *oracle) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		o.mu.Lock()
@@ -482,7 +482,7 @@ func (o *oracle) watch(ctx context.Context) {
 	}
 }
 
-// meddle is an operator with a database shell, who sometimes keeps to the tool.
+// meddle acts as an operator with a database shell, who sometimes uses ForceRelease instead.
 func meddle(ctx context.Context, w *world, admin *lock.Locker, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		pauseFor(ctx, time.Duration(rng.Int64N(int64(20*time.Second))))
@@ -495,7 +495,7 @@ func meddle(ctx context.Context, w *world, admin *lock.Locker, rng *rand.Rand) {
 		}
 		w.mem.Edit(name, func(r *lock.Record) bool {
 			switch {
-			case r.Token == 0: // there is no such record
+			case r.Token == 0: // no record, or one without a token
 				return false
 			case rng.IntN(2) == 0:
 				return false
@@ -506,7 +506,7 @@ func meddle(ctx context.Context, w *world, admin *lock.Locker, rng *rand.Rand) {
 	}
 }
 
-// network decides the fate of every operation. Its state is guarded by the Memory that asks it.
+// network decides the fate of every operation. Its state is guarded by the Memory that calls it.
 type network struct {
 	rng  *rand.Rand
 	cuts []time.Time // until when a process is cut off

@@ -28,7 +28,7 @@ func TestReadersShareAndWritersDoNot(t *testing.T) {
 			readers = append(readers, le)
 		}
 		if held := w.refused(a); held.Lease != lease || !held.Own {
-			t.Errorf("a writer is told: %v", held)
+			t.Errorf("a writer got: %v", held)
 		}
 		time.Sleep(5 * lease)
 		for _, le := range readers {
@@ -91,8 +91,8 @@ func TestPermitsBoundTheHolders(t *testing.T) {
 	})
 }
 
-// One of two holders dies. The other one goes on; the dead one's place is free after its lease, for waiters and for those
-// who try again and again.
+// One of two holders dies. The other one keeps its share; the dead one's share is free after its lease, for waiters and for
+// repeated calls of TryAcquire.
 func TestADeadShareEndsByItself(t *testing.T) {
 	for name, next := range map[string]func(*world, *lock.Locker) *lock.Lease{
 		"waiting": func(w *world, l *lock.Locker) *lock.Lease { return w.acquire(l, lock.WithPermits(2)) },
@@ -139,7 +139,7 @@ func livingShares(w *world) {
 	wg.Wait()
 	for _, le := range []*lock.Lease{a, b} {
 		if err := le.Check(0); err != nil {
-			w.Errorf("a holder who renewed all the time: %v", err)
+			w.Errorf("a holder that kept renewing: %v", err)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestWritersAreNotStarved(t *testing.T) {
 	virtually(t, readers)
 }
 
-// readers: some processes read all the time, overlapping each other; a writer wants its turn.
+// readers: some processes read continuously, overlapping each other; a writer wants its turn.
 func readers(w *world) {
 	ctx, cancel := context.WithCancel(w.Context())
 	var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func readers(w *world) {
 	for range 3 {
 		le, err := l.Acquire(ctx, "n", lock.WithWait(5*time.Second))
 		if err != nil {
-			w.Errorf("the writer starves: %v", err)
+			w.Errorf("the writer is starved: %v", err)
 			break
 		}
 		time.Sleep(time.Second)
@@ -182,7 +182,7 @@ func readers(w *world) {
 	wg.Wait()
 }
 
-// shareTokens: the answer to an acquisition gets lost; meanwhile another share is granted.
+// shareTokens: the answer to an acquisition is lost; meanwhile another share is granted.
 func shareTokens(w *world) {
 	a, b := w.locker(lock.Options{}), w.locker(lock.Options{})
 	w.must(w.acquire(a).Release(w.Context()))
@@ -238,7 +238,7 @@ func TestFairWaitersGetTheLockInTurn(t *testing.T) {
 		}
 		w.must(le.Release(w.Context()))
 		if held := w.refused(greedy); !held.Reserved || held.Why != "waiter 0" || !strings.Contains(held.Error(), "first in line") {
-			t.Errorf("one who does not stand in line is told: %v", held)
+			t.Errorf("a caller outside the queue got: %v", held)
 		}
 		begin := w.now()
 		wg.Wait()
@@ -247,7 +247,7 @@ func TestFairWaitersGetTheLockInTurn(t *testing.T) {
 		}
 		w.between("eight turns of 3 s", w.now()-begin, 24*time.Second, 24*time.Second+9*100*time.Millisecond)
 		if r, _ := w.mem.Get("n"); len(r.Queue) > 0 {
-			t.Errorf("left in the line: %+v", r.Queue)
+			t.Errorf("left in the queue: %+v", r.Queue)
 		}
 	})
 }
@@ -260,7 +260,7 @@ func TestADeadWaiterHoldsTheLineUpForItsPlaceOnly(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := dying.Acquire(ctx, "n", lock.WithFair()); err == nil {
-				t.Error("the dead got the lock")
+				t.Error("the dead waiter got the lock")
 			}
 		})
 		time.Sleep(time.Second)
@@ -285,7 +285,7 @@ func TestWhoGivesUpLeavesTheLine(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		if r, _ := w.mem.Get("n"); len(r.Queue) > 0 {
-			t.Errorf("still in line: %+v", r.Queue)
+			t.Errorf("still in the queue: %+v", r.Queue)
 		}
 		w.must(le.Release(w.Context()))
 		w.try(l)
