@@ -311,7 +311,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			a.unclear, next = true, stepConfirm
 			continue
 		case wait.Err() != nil:
-			a.unclear = true // releases it. rule: a caller whose context ended gets no lock
+			a.unclear = true // so that it is released. rule: a caller whose context ended gets no lock
 			return nil, a.ended(wait, caller)
 		}
 		le, err := a.l.newLease(caller, a, g.token, sent)

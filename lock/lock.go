@@ -1,7 +1,7 @@
 // Package lock is a distributed mutex with fencing tokens over any store that can update one
 // document atomically.
 //
-// Start with [New], which makes a [Locker] on a store (lock/mongolock, lock/sqlitelock), and with
+// Start with [New], which returns a [Locker] on a store (lock/mongolock, lock/sqlitelock), and with
 // [Locker.Do], which runs a function under a lock. [Locker.Acquire] returns a [Lease]: one lock,
 // held for a limited time. The Locker renews the lease in the background. If renewals fail, the
 // lease ends, and the holder is notified before the lock can be granted again.
@@ -96,7 +96,7 @@ const (
 	DefaultLease = 20 * time.Second
 	// MinLease is the shortest lease: the safety margins would consume a shorter one.
 	MinLease = time.Second
-	// MaxLease bounds how long a crashed holder can block others.
+	// MaxLease bounds how long a crashed holder can block a lock.
 	MaxLease = 24 * time.Hour
 	// DefaultGiveUpAfter is how long Acquire retries while the store returns nothing but errors.
 	DefaultGiveUpAfter = 30 * time.Second
@@ -379,7 +379,7 @@ func (l *Locker) enter() error {
 	return nil
 }
 
-// holds tells whether a hold belongs to a live lease of this Locker.
+// holds reports whether a hold belongs to a live lease of this Locker.
 func (l *Locker) holds(id HoldID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -447,5 +447,5 @@ var pause = wait.Unless
 // jitter spreads waiters, so that those that started together drift apart.
 type jitter = wait.Decorrelated
 
-// newJitter makes the backoff of a wait or of retries: random pauses from minPoll up to ceiling.
+// newJitter returns the backoff of a wait or of retries: random pauses from minPoll up to ceiling.
 func newJitter(ceiling time.Duration) jitter { return jitter{Min: minPoll, Max: ceiling} }

@@ -55,7 +55,7 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	if !ob.known || ob.record.Hold == nil || r.Hold == nil || ob.record.Hold.ID != r.Hold.ID {
 		ob.hold = now
 	}
-	// An entry keeps the time at which its version was first seen. Entries that are gone are forgotten.
+	// An entry keeps the time at which its version was first seen. Entries no longer in the record are forgotten.
 	before := ob.entries
 	ob.entries = nil
 	for _, list := range [][]Entry{r.Shares, r.Queue} {

@@ -53,11 +53,11 @@ func (l *Locker) renewAfter(le *Lease, sent time.Duration) {
 	}
 }
 
-// wakeRenewer makes keepRenewing look at the schedule again.
+// wakeRenewer makes keepRenewing check the schedule again.
 func (l *Locker) wakeRenewer() {
 	select {
 	case l.renewWake <- struct{}{}:
-	default: // it is about to look anyway
+	default: // a wake-up is already pending
 	}
 }
 

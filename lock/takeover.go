@@ -16,7 +16,7 @@ import (
 // Two holders need no wait: an orphan of this Locker itself, and a process of this machine that has
 // provably ended (patience).
 
-// decision is what an attempt does about the record it has read.
+// decision is the reaction of an attempt to the record it has read.
 type decision struct {
 	next     step                        // stepDone: wait
 	patience time.Duration               // read again after at most this long: a holder or waiter may be dead by then

@@ -138,7 +138,7 @@ func (ls *waitQueues) choose(name string) (w *waiter) {
 	return w
 }
 
-// wake tells the front that the lock may be free.
+// wake notifies the front that the lock may be free.
 //
 // rule: after maxHandoffs in a row the front holds back, so that waiters of other processes get a chance.
 func (ls *waitQueues) wake(name string) {
@@ -151,7 +151,7 @@ func (ls *waitQueues) wake(name string) {
 	})
 }
 
-// hint tells the front that a Watcher reported the lock as free.
+// hint notifies the front that a Watcher reported the lock as free.
 func (ls *waitQueues) hint(name string) {
 	ls.with(name, func(_ *waitQueue, front *waiter) { front.tell(wakeHint) })
 }
@@ -160,7 +160,7 @@ func (ls *waitQueues) hint(name string) {
 func (w *waiter) tell(r wakeReason) {
 	select {
 	case w.wake <- r:
-	default: // it is about to look anyway
+	default: // it is about to read the record anyway
 	}
 }
 
