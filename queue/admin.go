@@ -12,4 +12,4 @@ package queue
 //
 // Workers and publishers do not use this lock. Compactions and repairs hold the lock of the type
 // itself.
-func AdminLock(typ string) string { return "_admin." + typ } // no type has such a name
+func AdminLock(typ string) string { return "_admin." + typ } // not a valid type name

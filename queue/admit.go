@@ -8,19 +8,19 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Admission: before each batch a publisher checks the settings of its type, which operators change,
-// see SettingsStore. They pause publishing or limit the backlog.
+// Admission: before each batch a publisher checks the settings of the type. With them operators pause
+// publishing or limit the backlog, see SettingsStore.
 const (
 	// settingsEvery is how long a publisher uses settings after reading them, and room in a backlog
 	// after counting it.
 	settingsEvery = 2 * time.Second
 	// settingsTimeout bounds a read of the settings. Batches wait for it.
 	settingsTimeout = time.Second
-	// firstSettingsTimeout bounds the first read: before it nothing is known that could hold.
+	// firstSettingsTimeout bounds the first read: there are no earlier settings to fall back on.
 	firstSettingsTimeout = 10 * time.Second
 	// countTimeout bounds a count of the backlog.
 	countTimeout = 10 * time.Second
-	// countShare is the pause before the next count, as a multiple of how long the last one took:
+	// countShare is the pause before the next count, as a multiple of the duration of the last one:
 	// counting a large backlog costs the server a scan.
 	countShare = 9
 	// fullWaitMin and fullWaitMax bound the pause between two counts of a full backlog, which
@@ -33,7 +33,7 @@ const (
 type controls struct {
 	known   map[string]Settings
 	until   time.Time     // when they must be read again
-	reading chan struct{} // closed when the read that is running has ended; nil if none is
+	reading chan struct{} // closed when the running read has ended; nil if none is running
 }
 
 // backlog is what a stream knows about the backlog of its type, guarded by Publisher.mu.
@@ -54,8 +54,10 @@ type admission struct {
 	items   int           // … this many
 }
 
-// admit decides about the next batch, before it is formed. rule: what is refused here was never sent, so it is Rejected for certain, uses no
-// number and so leaves no gap. Called with p.mu held and s.live > 0.
+// admit decides about the next batch, before it is formed. Called with p.mu held and s.live > 0.
+//
+// rule: a message refused here was never sent, so it is certainly Rejected.
+// rule: it uses no number and so leaves no gap.
 func (s *stream) admit() admission {
 	p := s.p
 	switch all := len(s.waiting); {
@@ -65,9 +67,9 @@ func (s *stream) admit() admission {
 		return admission{refused: brokenError(s.broken), items: all}
 	case s.awaitRepeat() && p.refused != nil:
 		return admission{refused: brokenError(p.refused), items: all}
-	case s.awaitRepeat(): // closed before they came
+	case s.awaitRepeat(): // closed before they were published again
 		return admission{refused: fmt.Errorf("publisher %w before they were sent again", ErrClosed), items: all}
-	case s.repeat > 0: // rule: never refused, they may have landed
+	case s.repeat > 0: // rule: never refused, they may be stored
 		return admission{room: s.repeat}
 	case p.stopped:
 		return admission{refused: fmt.Errorf("publish: not sent: publisher %w", ErrClosed), items: all}
@@ -111,8 +113,9 @@ func (s *stream) admit() admission {
 	return admission{wait: wait}
 }
 
-// readSettings reads the settings of all types, or waits for a running read. rule: settings that cannot be read hold nobody up, what was
-// known last holds.
+// readSettings reads the settings of all types, or waits for a running read.
+//
+// rule: unreadable settings block nothing: the last known ones stay in force.
 func (p *Publisher) readSettings() {
 	p.mu.Lock()
 	if time.Now().Before(p.controls.until) { // another stream has read them meanwhile
@@ -145,7 +148,7 @@ func (p *Publisher) readSettings() {
 	close(done)
 }
 
-// count counts the backlog, and computes how much room there is below the limit.
+// count counts the backlog and computes the room that is left below the limit.
 func (s *stream) count(limit int) {
 	p := s.p
 	begin := time.Now()

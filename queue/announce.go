@@ -9,19 +9,19 @@ import (
 )
 
 // When a publisher notifies workers of stored messages. A type with steady traffic has a worker that
-// polls it anyway, so notifications of it are rare. A type that was silent is announced at once.
+// polls it anyway, so notifications of it are rare. A type that was quiet is announced at once.
 const (
-	announceLinger  = 2 * time.Millisecond   // collects types that are stored at the same moment into one notification
+	announceLinger  = 2 * time.Millisecond   // collects types whose messages are stored at the same moment into one notification
 	announceEvery   = 250 * time.Millisecond // between two notifications of a publisher
 	announceAgain   = time.Second            // between two that name the same type
 	announceTimeout = 2 * time.Second        // of one notification
 	announceClosing = 500 * time.Millisecond // how long Close waits for the last one
 )
 
-// announcer notifies workers of the types that have new messages of a publisher. It has a goroutine
+// announcer notifies workers of the types for which a publisher has stored messages. It has a goroutine
 // only while there is something to announce. Safe for concurrent use.
 //
-// rule: nothing waits for a notification, and one that failed is not repeated: it is a hint, and workers find messages without.
+// rule: nothing waits for a notification, and a failed one is not retried: it is a hint, and workers find messages without it.
 type announcer struct {
 	to      Notifier
 	ctx     context.Context // of all notifications
@@ -32,7 +32,7 @@ type announcer struct {
 	mu      sync.Mutex
 	closed  bool
 	running bool                 // the goroutine runs
-	untold  map[string]bool      // types with messages that were not announced yet
+	untold  map[string]bool      // types with messages that were not yet announced
 	told    map[string]time.Time // when a type was announced, if less than announceAgain ago
 	sent    uint64               // notifications that succeeded
 	failed  uint64               // … and that failed
@@ -83,7 +83,8 @@ func (a *announcer) take(now time.Time) (types []string, next time.Duration) {
 	}
 	for typ := range a.untold {
 		if at, lately := a.told[typ]; lately && !a.closed {
-			// rule: it stays to be told. A worker may have read all before the last message came, and would wait for the next sweep.
+			// rule: it is announced later. A worker may have read the type before its last message was stored, and would find that only
+			// in its next sweep.
 			if wait := at.Add(announceAgain).Sub(now); next == 0 || wait < next {
 				next = wait
 			}
@@ -111,8 +112,7 @@ func (a *announcer) tell(types []string) {
 	}
 }
 
-// close announces what is left, and waits for at most announceClosing. note must not be
-// called any more.
+// close announces what is left, and waits for at most announceClosing. note must no longer be called.
 func (a *announcer) close() {
 	a.mu.Lock()
 	if !a.closed {

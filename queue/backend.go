@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Queue is what a backend implements: all roles together. All methods are safe for concurrent use.
-// Every method returns ctx's error when ctx ends. Errors that need a person (no permission, wrong
-// server) wrap a sentinel of this package and name the remedy.
+// Queue is the interface of a backend: all roles together. All methods are safe for concurrent use.
+// Every method returns ctx's error when ctx ends. Errors that need human intervention (no permission,
+// wrong server) wrap a sentinel of this package and name the remedy.
 //
-// Code that uses a queue should ask only for the roles that it needs: see [PublisherStore],
+// Code that uses a queue should require only the roles that it needs: see [PublisherStore],
 // [DeadLetterReader], [Fetcher]. Package queuedriver says how to write a backend.
 type Queue interface {
 	MessageStore
@@ -41,7 +41,7 @@ type MessageStore interface {
 
 	// Fetch returns pending messages with ID > after (the zero ID = from the start), in ID order.
 	// It neither claims nor hides them: a message is pending until Ack. An empty result means that
-	// nothing is pending behind after.
+	// no message with such an ID is pending.
 	Fetch(ctx context.Context, typ string, after ID, limit Limit) ([]Message, error)
 
 	// Ack removes messages. IDs that do not exist are no error. It need not be durable: if an Ack is
@@ -59,12 +59,12 @@ type TypeRegistry interface {
 
 	// Types lists, sorted by name, the registered types and those that are not registered but have
 	// messages, dead letters or a file. Its cost grows with the number of types, not of messages. It
-	// skips foreign keys up to a bound; of the types behind that, it lists only registered ones, see
+	// skips foreign keys up to a bound; of the types after that, it lists only registered ones, see
 	// Strays.
 	Types(ctx context.Context) ([]string, error)
 }
 
-// FileRegistry keeps one RegistryEntry per type: which file is the type's, and how much of it is
+// FileRegistry keeps one RegistryEntry per type: which file belongs to the type, and how much of it is
 // durable.
 type FileRegistry interface {
 	// RegistryEntry returns the registry entry of the type's file; ok is false if no file is
@@ -89,7 +89,7 @@ type FileRegistry interface {
 	AckFile(ctx context.Context, typ string, f RegistryEntry, ids []ID) (ok bool, err error)
 
 	// SucceedFile replaces the entry of the type by f if its FileID is still old, durably, and
-	// returns the entry that is now registered: f, or one that somebody else registered; ok is
+	// returns the entry that is now registered: f, or one that another process registered; ok is
 	// false if there is none. It is for a file that continues in a successor, because it reached
 	// its size limit, was compacted or was repaired. Epoch and DurableIndex of the entry never
 	// decrease, and it keeps its Place if f has none. It is idempotent: after an unclear answer
@@ -97,7 +97,7 @@ type FileRegistry interface {
 	SucceedFile(ctx context.Context, typ string, old [16]byte, f RegistryEntry) (now RegistryEntry, ok bool, err error)
 }
 
-// HolderNotes keeps a short note per type, from one holder of the type to the next.
+// HolderNotes keeps a short note per type, which one holder of the type leaves for the next.
 type HolderNotes interface {
 	// HolderNote returns what SetHolderNote last stored for the type, or nil.
 	HolderNote(ctx context.Context, typ string) ([]byte, error)
@@ -109,28 +109,29 @@ type HolderNotes interface {
 // Clock is the clock of a queue.
 type Clock interface {
 	// Now is the backend's clock: the server's for MongoDB, this machine's for SQLite. It is read at
-	// connect and with each Heartbeat and Promote, and advanced by the time that has passed since.
-	// It may go back. It is used for ID times, which order messages of different producers loosely,
-	// and for times that people read. Promote decides by a stricter clock, which is never ahead of
+	// connect and with each Heartbeat and Promote, and advanced by the time elapsed since. It may go
+	// backwards. It is used for ID times, which order messages of different producers loosely, and
+	// for times that are displayed. Promote decides by a stricter clock, which is never ahead of
 	// others.
 	Now(ctx context.Context) (time.Time, error)
 }
 
 // Depth is the backlog of one type.
 type Depth struct {
-	Pending int  // number of pending messages, at most the max asked for
+	Pending int  // number of pending messages, at most the requested max
 	Capped  bool // there are more
 	Oldest  ID   // the first pending message; zero when Pending is 0
 	Foreign int  // foreign keys that the query met; there may be more, even if it is 0
 }
 
-// RegistryEntry says which file is the type's, and how much of it is known to be durable. So a worker
-// notices if another volume is mounted at the same path, or an old copy of the file was restored.
+// RegistryEntry says which file belongs to a type, and how much of it is known to be durable. So a
+// worker notices if another volume is mounted at the same path, or an old copy of the file was
+// restored.
 type RegistryEntry struct {
 	FileID       [16]byte // changed by SucceedFile only
 	Generation   uint64   // 1 for the first file, one more for each successor; an entry stored without it reads as 1
-	Epoch        uint64   // highest epoch known to have opened the file or one before it
-	DurableIndex uint64   // records below this index are durable in the file or one before it
+	Epoch        uint64   // highest epoch known to have opened the file or a predecessor
+	DurableIndex uint64   // records below this index are durable in the file or a predecessor
 	Place        string   // where the file is: at most MaxPlace bytes of UTF-8, no secrets
 }
 

@@ -15,7 +15,7 @@ import (
 // MaxReason is the longest DeadLetter.Reason, in bytes; MoveToDeadLetters truncates longer ones.
 const MaxReason = 4 << 10
 
-// DeadLetter is a message that was given up, so that the messages behind it can continue. It keeps the
+// DeadLetter is a message that was given up, so that the messages after it can proceed. It keeps the
 // message's type and ID.
 type DeadLetter struct {
 	Message
@@ -23,14 +23,14 @@ type DeadLetter struct {
 	Attempts int       // how often it was tried
 	Worker   string    // which worker gave it up
 	Time     time.Time // when, by the backend's clock, to the millisecond; set by MoveToDeadLetters
-	Damaged  string    // set by DeadLetters if one of the fields above cannot be decoded: which; says nothing about the message itself
+	Damaged  string    // set by DeadLetters if one of the fields above cannot be decoded: names it; says nothing about the message itself
 }
 
-// Size is what a dead letter counts in byte limits: its message and its texts.
+// Size is how much a dead letter counts towards byte limits: its message, Reason and Worker.
 func (l *DeadLetter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
 
-// DeadLetterStore is the role of a Queue that keeps dead letters. They stay until somebody requeues or
-// removes them.
+// DeadLetterStore is the role of a Queue that keeps dead letters. They stay until they are requeued or
+// removed.
 type DeadLetterStore interface {
 	// MoveToDeadLetters moves messages of one type to the dead letters: it stores them there,
 	// durably, then removes them from the messages. It is idempotent by ID: a dead letter that
@@ -138,13 +138,13 @@ const (
 	removeTimeout  = 10 * time.Second
 )
 
-// Requeue publishes dead letters as new messages, behind all others of their type, and removes each
+// Requeue publishes dead letters as new messages, after all others of their type, and removes each
 // dead letter once its message is stored. Letters of a type keep their order. It returns how many were
 // published and removed.
 //
 // No crash or error loses a letter, because it is removed only after its new message is stored. But a
 // crash in between, or an unknown outcome, may leave a letter whose message is already stored.
-// Requeueing it again publishes it a second time, under another ID, and nobody recognizes the copy.
+// Requeueing it again publishes it a second time, under another ID, so it is not recognized as a copy.
 //
 // Requeue takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from
 // before you read the letters until Requeue returns, and pass a ctx that ends if the lock is lost: then
@@ -156,7 +156,7 @@ func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []D
 	}
 	stored := map[string][]ID{}
 	var errs []error
-	stays, staysWhy := 0, error(nil) // how many letters stay, and why the first does: the others mostly have the same error
+	stays, staysWhy := 0, error(nil) // how many letters stay, and why the first one does: the others usually have the same error
 	for i, r := range p.PublishAll(ctx, msgs) {
 		l := &letters[i]
 		if r.Status == Stored {

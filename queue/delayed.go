@@ -56,8 +56,8 @@ type DelayedStore interface {
 	// A message that cannot be promoted does not block others. If it breaks a limit, or the backend
 	// refuses it permanently while it accepts others, it becomes one dead letter, under the ID of
 	// the delayed message, durably before the delayed message is removed. If it cannot be decoded,
-	// or is not ours, it stays where it is. See queuedriver.DecideDue. Messages stored after they
-	// were due, among others that cannot be promoted, may wait some seconds longer.
+	// or is foreign, it stays where it is. See queuedriver.DecideDue. Messages stored after they
+	// were due, among others that cannot be promoted, may wait a few seconds longer.
 	Promote(ctx context.Context, limit Limit) (Promotion, error)
 
 	// NextDue is when the first delayed message is due; ok is false if there is none. It reads one
@@ -66,7 +66,7 @@ type DelayedStore interface {
 	// call continues there.
 	NextDue(ctx context.Context) (due time.Time, ok bool, err error)
 
-	// Delayed returns delayed messages behind a key (the zero ScheduleKey: from the start), in
+	// Delayed returns delayed messages after a key (the zero ScheduleKey: from the start), in
 	// order. It includes those that can never be promoted, if they have a valid key. Those that
 	// cannot be decoded are Incomplete.
 	Delayed(ctx context.Context, after ScheduleKey, limit Limit) ([]Message, error)
@@ -80,7 +80,7 @@ type DelayedStore interface {
 // ID of the delayed message and the ID of the promoted one, in text form, with a space between. The
 // file remembers the first ID, so that a message that a restored database promotes again, under
 // another ID, is not appended twice. The second ID binds the header to its message: if a program copies
-// the headers into another message, it means nothing there.
+// the headers into another message, it has no effect there.
 const DelayedHeader = "fencepost-delayed"
 
 // delayedHeaderSize is what a DelayedHeader adds to the headers of a message, in bytes.

@@ -19,20 +19,20 @@ var (
 	ErrInvalidDue = errors.New("invalid due time")
 	// ErrTooLarge: a message exceeds a limit. The error is a *SizeError.
 	ErrTooLarge = errors.New("message too large")
-	// ErrInvalidURL: the address of a queue cannot be understood.
+	// ErrInvalidURL: the address of a queue cannot be parsed.
 	ErrInvalidURL = errors.New("invalid queue URL")
 	// ErrUnreachable: the server cannot be reached now. A retry may succeed.
 	ErrUnreachable = errors.New("queue unreachable")
 	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing
 	// role, read-only file).
 	ErrPermission = errors.New("not permitted by the queue")
-	// ErrUnsupported: the server lacks a feature that is needed, or refuses a message by a rule of
-	// its own, such as a validator.
+	// ErrUnsupported: the server lacks a required feature, or refuses a message by a rule of its own,
+	// such as a validator.
 	ErrUnsupported = errors.New("refused by the queue")
 	// ErrClosed: the queue or the publisher was closed.
 	ErrClosed = errors.New("closed")
 	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later
-	// call fails with it, too: stop everything that uses the database, put it back, start again.
+	// call fails with it, too: stop all users of the database, put it back, start them again.
 	ErrReplaced = errors.New("lost its database")
 	// ErrDamaged: an entry of the registry of files cannot be decoded, because another program has
 	// written it. Other types are not affected.
@@ -49,7 +49,7 @@ var (
 	ErrUnknown = errors.New("publish outcome unknown, the message may be stored")
 )
 
-// TypeError tells why a type name is invalid. errors.Is(err, ErrInvalidType) holds.
+// TypeError says why a type name is invalid. errors.Is(err, ErrInvalidType) holds.
 type TypeError struct {
 	Type   string
 	Reason string
@@ -63,7 +63,7 @@ func (e *TypeError) Error() string {
 // Unwrap returns ErrInvalidType.
 func (e *TypeError) Unwrap() error { return ErrInvalidType }
 
-// SizeError tells which limit a message exceeds. errors.Is(err, ErrTooLarge) holds.
+// SizeError says which limit a message exceeds. errors.Is(err, ErrTooLarge) holds.
 type SizeError struct {
 	What string // "payload", "headers", or "number of headers"
 	Size int    // bytes, or headers
@@ -84,7 +84,7 @@ func (e *SizeError) Error() string {
 // Unwrap returns ErrTooLarge.
 func (e *SizeError) Unwrap() error { return ErrTooLarge }
 
-// HeaderError tells which header cannot be stored. errors.Is(err, ErrInvalidHeader) holds.
+// HeaderError says which header cannot be stored. errors.Is(err, ErrInvalidHeader) holds.
 type HeaderError struct {
 	Key    string
 	Reason string
@@ -123,10 +123,10 @@ func (e *InsertError) Error() string {
 // Unwrap returns the cause.
 func (e *InsertError) Unwrap() error { return e.Err }
 
-// PausedError is the error of a message whose type an operator has paused. It is ErrPaused.
+// PausedError is the error of a message whose type an operator has paused. It matches ErrPaused.
 type PausedError struct {
 	Type string
-	Why  string // what the operator says
+	Why  string // the operator's reason, if given
 }
 
 func (e *PausedError) Error() string {
@@ -140,7 +140,7 @@ func (e *PausedError) Error() string {
 // Is makes the error ErrPaused.
 func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
-// BacklogFullError is the error of a message that waited in vain for room in a full backlog. It is
+// BacklogFullError is the error of a message that waited in vain for room in a full backlog. It matches
 // ErrBacklogFull.
 type BacklogFullError struct {
 	Type  string

@@ -24,11 +24,11 @@ const MaxN = 1<<48 - 1
 //	│ time 48 bit│  producer 64 bit  │  n 48 bit  │
 //	└────────────┴───────────────────┴────────────┘
 //
-// time is milliseconds since 1970 by the queue's clock, producer is a random number, and n counts
-// 1, 2, 3 … without a gap within one (producer number, type); a loose message, see LooseHeader, has a
-// producer number to itself, and 0. IDs compare bytewise; the text form (32 characters of base32hex
-// in lower case) sorts in the same order. Within a producer number time never decreases, so n order
-// is ID order.
+// time is milliseconds since 1970 by the queue's clock, producer is a random number, and n counts 1,
+// 2, 3 … without a gap within one (producer number, type); a loose message, see LooseHeader, has a
+// producer number of its own, and n is 0. IDs compare bytewise; the text form (32 characters of
+// base32hex in lower case) sorts in the same order. Within a producer number time never decreases, so
+// n order is ID order.
 //
 // The zero ID is smaller than every message's ID and means "from the start".
 type ID [20]byte
@@ -76,7 +76,7 @@ func (id ID) IsZero() bool { return id == ID{} }
 // Compare is negative if id sorts before other, positive if after it, 0 if they are equal.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
-// Prev is the ID right before id, so a read behind id.Prev() begins with id. The zero ID has no
+// Prev is the ID right before id, so a read after id.Prev() begins with id. The zero ID has no
 // predecessor.
 func (id ID) Prev() ID {
 	for i := len(id) - 1; i >= 0; i-- {

@@ -22,7 +22,7 @@ const LooseValue = "1"
 
 // Loose reports whether m is a loose message.
 //
-// rule: a number of 0 alone makes no message loose. A foreign program may have written it by mistake, and perhaps twice.
+// rule: a number of 0 alone does not make a message loose. A foreign program may have written it by mistake, and perhaps twice.
 func (m *Message) Loose() bool { return m.ID.N() == 0 && m.Headers[LooseHeader] == LooseValue }
 
 // NewLooseID returns the ID of a loose message: the given time, a new random producer number, and the

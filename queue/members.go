@@ -19,16 +19,16 @@ type Member struct {
 	Leaving  []string  // those of Held that are up for handoff
 	Stopping bool      // it takes no new types, and all of Held are up for handoff
 
-	// Errors says, by type, what keeps the replica from draining the type now. It is for people.
+	// Errors says, by type, what prevents the replica from draining the type now. For display only.
 	// Heartbeat keeps at most 50, of 500 bytes each.
 	Errors map[string]string
 
-	// Beat changes with every heartbeat. A replica takes another one for dead if its Beat has not
-	// changed for the time of some heartbeats, by its own monotonic clock. So clocks of different
-	// machines need not agree.
+	// Beat changes with every heartbeat. A replica considers another one dead if the other's Beat has
+	// not changed for several heartbeat intervals, by the monotonic clock of the replica that checks.
+	// So clocks of different machines need not agree.
 	Beat int64
 	// Seen is the time of the last heartbeat by the backend's clock, to the millisecond. Heartbeat
-	// sets it. It is for people.
+	// sets it. For display only.
 	Seen time.Time
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Middleware is called with the messages of every Publish, PublishAt, PublishAll and Send before the
-// publisher does anything with them. It may add headers, replace payloads, refuse messages, and learn
+// publisher processes them. It may add headers, replace payloads, refuse messages, and learn
 // their outcomes. See [PublisherOptions].Use.
 //
 // It runs in the caller's goroutine, with the caller's context, concurrently with other calls. It
@@ -17,8 +17,8 @@ import (
 // hold whatever a middleware does: messages have no numbers yet, and a refused message leaves no gap.
 type Middleware func(ctx context.Context, out *Outgoing)
 
-// Outgoing has the messages of one call on their way to the publisher. A Middleware may use it until it
-// returns. Not safe for concurrent use.
+// Outgoing holds the messages of one call on their way to the publisher. A Middleware may use it only
+// until it returns. Not safe for concurrent use.
 type Outgoing struct {
 	msgs    []Message
 	cloned  []bool // by message: the headers are our copy; nil: none is
@@ -33,7 +33,7 @@ func (o *Outgoing) Len() int { return len(o.msgs) }
 // modify Payload and Headers: they may be the caller's.
 func (o *Outgoing) Message(i int) Message { return o.msgs[i] }
 
-// SetHeader adds a header to message i, or replaces it. The caller's map stays as it is.
+// SetHeader adds a header to message i, or replaces it. The caller's map is not modified.
 func (o *Outgoing) SetHeader(i int, key, value string) {
 	if o.cloned == nil {
 		o.cloned = make([]bool, len(o.msgs))
@@ -66,13 +66,14 @@ func (o *Outgoing) Refuse(i int, err error) {
 	}
 }
 
-// Settled has f called with the outcomes of all messages of the call, exactly once, before the
-// caller gets them; the last one that asks for it is called first. For Publish and PublishAll that
-// is in the caller's goroutine. For Send it is where done is called, with the same rules: f must be
-// quick, and must not call the publisher. f must not change or keep the results.
+// Settled registers f, which is called exactly once, with the outcomes of all messages of the call,
+// before the caller gets them. Functions are called in the reverse order of registration. For Publish
+// and PublishAll f runs in the caller's goroutine. For Send it runs where done is called, under the
+// same rules: it must be quick, and must not call the publisher. f must not change or keep the
+// results.
 func (o *Outgoing) Settled(f func([]Result)) { o.settled = append(o.settled, f) }
 
-// outgoing shows msgs to the middleware. The slice is not the caller's.
+// outgoing passes msgs to the middleware. The slice must not be the caller's.
 func (p *Publisher) outgoing(ctx context.Context, msgs []Message) *Outgoing {
 	o := &Outgoing{msgs: msgs}
 	for _, use := range p.opt.Use {
@@ -81,7 +82,7 @@ func (p *Publisher) outgoing(ctx context.Context, msgs []Message) *Outgoing {
 	return o
 }
 
-// report tells the middleware what became of the messages.
+// report passes the outcomes to the middleware.
 func (o *Outgoing) report(results []Result) {
 	for _, f := range slices.Backward(o.settled) {
 		f(results)

@@ -81,7 +81,7 @@ type PublisherOptions struct {
 	RepeatFor time.Duration
 	// Resume, if set, lets another process continue the stream after this one dies.
 	Resume *Resume
-	// Use are the Middlewares, in the order in which they are called.
+	// Use lists the Middlewares in the order in which they are called.
 	Use []Middleware
 }
 

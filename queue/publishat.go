@@ -42,7 +42,7 @@ func (p *Publisher) delayUntil(due time.Time) time.Time {
 // delayed messages.
 func streamKey(typ string, delayed bool) string {
 	if delayed {
-		return typ + "@" // in no type name
+		return typ + "@" // not valid in a type name
 	}
 	return typ
 }

@@ -89,7 +89,7 @@ type Publisher struct {
 	q     PublisherStore
 	opt   PublisherOptions
 	clock queueClock
-	space *semaphore.Weighted // rule: what is accepted and not settled fits into BufferBytes
+	space *semaphore.Weighted // rule: accepted, unsettled messages fit into BufferBytes
 
 	sending   context.Context // of all attempts; ends when Close gives up
 	giveUp    context.CancelCauseFunc
@@ -112,7 +112,7 @@ type Publisher struct {
 	refused    error // with Resume: why one of them was not accepted, and so no later one is
 }
 
-// PublisherStore is what a Publisher needs of a queue.
+// PublisherStore is what a Publisher needs from a queue.
 type PublisherStore interface {
 	Clock
 	Inserter
@@ -120,7 +120,7 @@ type PublisherStore interface {
 	Notifier
 }
 
-// Inserter stores what is published, see [MessageStore], [DelayedStore] and [TypeRegistry].
+// Inserter stores published messages, see [MessageStore], [DelayedStore] and [TypeRegistry].
 type Inserter interface {
 	Insert(ctx context.Context, typ string, msgs []Message) error
 	Delay(ctx context.Context, msgs []Message) error
@@ -135,7 +135,7 @@ type AdmissionStore interface {
 }
 
 // NewPublisher reads the queue's clock, which ctx bounds, and returns a publisher. It does not take
-// over q: close the publisher, then the queue.
+// ownership of q: close the publisher, then the queue.
 func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (*Publisher, error) {
 	opt = opt.withDefaults()
 	if err := opt.validate(); err != nil {
@@ -194,11 +194,11 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 	return p.publishAll(ctx, msgs, nil)
 }
 
-// publishAll is PublishAll behind the middleware, out.
+// publishAll is PublishAll after the middleware has run; out is nil without middleware.
 func (p *Publisher) publishAll(ctx context.Context, msgs []Message, out *Outgoing) []Result {
 	c := &call{results: make([]Result, len(msgs)), done: make(chan struct{})}
 	items := make([]item, len(msgs))
-	var accepted []*item // they have space in the buffer, and are not yet in the streams
+	var accepted []*item // have space in the buffer, and are not yet in the streams
 	flush := func() {
 		if err := p.push(accepted); err != nil {
 			for _, it := range accepted {
@@ -216,7 +216,7 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message, out *Outgoin
 		}
 		it.call, it.index = c, i
 		if !p.space.TryAcquire(it.cost) {
-			flush() // send what is accepted before we wait for space, which it may free
+			flush() // send accepted messages before waiting for space, which they may free
 			if err := p.waitForSpace(ctx, it.cost); err != nil {
 				c.reject(i, p.refuseItem(it, err))
 				continue
@@ -243,7 +243,7 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message, out *Outgoin
 //
 // The callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
 // publishes the type: they must be quick, and must not call the publisher. Delayed messages, those with
-// a Due, are published by another goroutine: their callbacks run beside those of the type's others.
+// a Due, are published by another goroutine: their callbacks run concurrently with the type's others.
 func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) error {
 	if len(p.opt.Use) > 0 {
 		return p.sendThrough(ctx, m, done)
@@ -251,7 +251,8 @@ func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) erro
 	return p.send(ctx, m, nil, done).Err
 }
 
-// send is Send behind the middleware, out. It returns the outcome of a message that was not accepted.
+// send is Send after the middleware has run; out is nil without middleware. It returns the outcome of
+// a message that was not accepted.
 func (p *Publisher) send(ctx context.Context, m Message, out *Outgoing, done func(Result)) Result {
 	it := &item{callback: done}
 	if err := p.prepare(ctx, it, &m, out.refusal(0)); err != nil {
@@ -324,8 +325,8 @@ func (p *Publisher) end(stop bool) {
 	p.refuse()
 }
 
-// prepare validates m, which a middleware may have refused, and fills it. It copies nothing: first there must be space in
-// the buffer.
+// prepare validates m and fills the item it. If a middleware has refused m, refused is its error.
+// Nothing is copied yet: the buffer must have space first.
 func (p *Publisher) prepare(ctx context.Context, it *item, m *Message, refused error) error {
 	if err := p.resume(it, m); err != nil {
 		return err
@@ -353,8 +354,9 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message, refused e
 	return nil
 }
 
-// own copies what is the caller's. rule: a repetition sends the same bytes, even after the caller has gone and reuses its
-// buffer.
+// own copies the caller's payload and headers.
+//
+// rule: a retry sends the same bytes, even if the caller has returned and reuses its buffers.
 func (it *item) own() {
 	it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)
 }
@@ -439,7 +441,7 @@ type call struct {
 // expect counts one more message whose outcome a stream will report.
 func (c *call) expect() { c.mu.Lock(); c.left++; c.mu.Unlock() }
 
-// allExpected says that expect will not be called again: from now on the last outcome ends the call.
+// allExpected marks that expect will not be called again: from now on the last outcome ends the call.
 func (c *call) allExpected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -456,7 +458,7 @@ func (c *call) reject(i int, r Result) {
 	c.results[i] = r
 }
 
-// settle records an outcome, unless the caller has returned: then nobody may write to its results.
+// settle records an outcome, unless the caller has returned: then its results must not be written to.
 func (c *call) settle(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,7 @@ type Purged struct {
 // the zero time, only those published before it, by the queue's clock. With dryRun it only counts.
 // After an error, more messages than it returns may be removed.
 //
-// Nobody remembers purged messages. When their producer publishes more, the worker waits for the
+// No record of purged messages is kept. When their producer publishes more, the worker waits for the
 // missing ones until its gap timeout, then declares a gap. A worker may still append messages that it
 // fetched before the purge: pause draining first, and give workers a moment.
 func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun bool) (p Purged, err error) {
@@ -69,7 +69,7 @@ func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun 
 	}
 }
 
-// pendingEnd returns an ID behind everything that is pending now. It is a binary search over the
+// pendingEnd returns an ID after all messages that are pending now. It is a binary search over the
 // millisecond in the ID, which reads one message per step.
 func pendingEnd(ctx context.Context, q Fetcher, typ string) (ID, error) {
 	low, high := int64(-1), int64(1)<<48-1 // the time of the last message is in (low, high]

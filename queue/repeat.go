@@ -11,7 +11,7 @@ import (
 )
 
 // Retries. A batch whose answer is lost is sent again, the same messages under the same IDs, until all
-// of it is settled or RepeatFor is over. The backend recognizes by the ID what is already stored. In
+// of it is settled or RepeatFor has elapsed. The backend recognizes by the ID what is already stored. In
 // the end, a message that may be stored is Unknown, never Rejected. Then the stream continues under a
 // new producer number, so that the numbers of lost messages leave no gap.
 
@@ -23,9 +23,9 @@ func (s *stream) send(batch []*item) {
 		msgs[i] = it.msg
 	}
 	defer s.settledBatch()
-	// rule: time goes on while the machine sleeps. A consumer that has appended these messages may have forgotten them when it wakes up.
+	// rule: time during which the machine sleeps counts. A consumer that has appended these messages may have forgotten them by then.
 	began := clock.Start()
-	mayHaveLanded := s.repeat > 0 // an attempt with these messages was unclear; with Resume perhaps in an earlier process
+	mayHaveLanded := s.repeat > 0 // an attempt with these messages was unclear; with Resume, possibly in an earlier process
 	for attempt := 1; ; attempt++ {
 		err := s.attempt(msgs)
 		if err == nil {
@@ -52,12 +52,12 @@ func (s *stream) send(batch []*item) {
 			p.opt.OnRepeat(Repeat{Type: s.typ, Attempt: attempt, Messages: len(batch), Wait: pause, Err: err})
 		}
 		wait.Unless(p.sending.Done(), pause)
-		// rule: no attempt starts late, however long the pause was: the process, too, can be stopped in it.
+		// rule: no attempt starts late, however long the pause took: the process may have been suspended during it.
 		if began.Elapsed() >= p.opt.RepeatFor {
 			s.giveUp(batch, mayHaveLanded, err)
 			return
 		}
-		// rule: the repetition carries the same documents with the same IDs, so what landed before is recognised
+		// rule: the repetition carries the same documents with the same IDs, so those that landed before are recognised
 	}
 }
 
@@ -73,7 +73,7 @@ func (s *stream) attempt(msgs []Message) *InsertError {
 	if err := context.Cause(s.p.sending); err != nil {
 		return &InsertError{Refused: true, Err: err}
 	}
-	// rule: a stop calls off no attempt: what was sent may have landed, and is settled.
+	// rule: Stop cancels no attempt: messages that were sent may have landed, and must be settled.
 	ctx, cancel := context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,
 		fmt.Errorf("no answer to an insert of %d messages in time", len(msgs)))
 	defer cancel()
@@ -88,7 +88,7 @@ func (s *stream) attempt(msgs []Message) *InsertError {
 	}
 	var ie *InsertError
 	if !errors.As(err, &ie) {
-		ie = &InsertError{Err: err} // rule: what is not known to be refused is unclear
+		ie = &InsertError{Err: err} // rule: an error that is not known to be a refusal is unclear
 	}
 	return ie
 }
@@ -103,17 +103,17 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	if s.p.opt.Resume != nil {
-		s.breakOff(err.Err) // whoever continues goes on with the same number
+		s.breakOff(err.Err) // the process that continues uses the same number
 		return
 	}
-	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap
+	// rule: after anything but "all stored" a new producer number, so that the numbers of lost messages leave no gap
 	s.producer, s.n = newProducerNumber(), 0
-	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
-	// number sort behind those of the old one
+	// rule: order across the change of numbers, see rotationPause; also, the later time makes the IDs of the new number
+	// sort after those of the old one
 	switch {
 	case s.stored == clock.Watch{}:
-	case errors.Is(err.Err, ErrReplaced): // nothing follows: what is published from now on is refused, and nobody need wait for that
-	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
+	case errors.Is(err.Err, ErrReplaced): // all later messages are refused: do not wait before refusing them
+	case s.delayed: // no consumer reads them before promotion: it is enough that the new IDs sort after the old ones
 		s.notBefore = time.Now().Add(2 * time.Millisecond)
 	default:
 		s.notBefore = time.Now().Add(rotationPause - s.stored.Elapsed())

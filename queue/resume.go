@@ -8,8 +8,9 @@ import (
 	"github.com/fencepost/fencepost/internal/clock"
 )
 
-// Resume makes a publisher whose stream another process can continue when this one dies at any point,
-// without storing a message twice or losing one. It is for messages of one type that are not delayed.
+// Resume configures a publisher whose stream another process can continue if this one dies at any
+// point, without storing a message twice or losing one. It is for messages of one type that are not
+// delayed.
 //
 // Before each batch is sent, Save is called with its numbers. To continue, pass the last saved
 // Checkpoint as From. Then publish the same From.InFlight messages again, in the same order and with
@@ -17,9 +18,9 @@ import (
 // or the consumer's file recognizes those that were stored.
 //
 // After a message that is not Stored, the publisher accepts no more, because later messages must not
-// overtake it. Close it, and continue from the last Checkpoint. That is so even if the message was
+// overtake it. Close it, and continue from the last Checkpoint. This holds even if the message was
 // never sent, because its ctx ended or it is invalid. If it is one of the first From.InFlight, it is
-// Unknown then: the earlier process may have stored it.
+// then Unknown: the earlier process may have stored it.
 type Resume struct {
 	Type string
 	From Checkpoint // where to continue; the zero value begins a new stream
@@ -32,9 +33,10 @@ type Resume struct {
 // settled, and the first k of them are stored while the others never will be, the caller may add k to N
 // and set InFlight to 0.
 //
-// N is no position in the input: after a rest of IdleRotate the next batch has another producer number,
-// and N begins at 0 again. So let Save keep the position, too, as a count of the messages stored: when
-// it is called, everything before the batch is stored, and the callbacks of Send have said so.
+// N is not a position in the input: after IdleRotate without a stored message, the next batch has
+// another producer number, and N starts at 0 again. So let Save store the position, too, as a count of
+// the messages stored: when it is called, everything before the batch is stored, and the callbacks of
+// Send have reported it.
 type Checkpoint struct {
 	Producer uint64    // the producer number
 	N        uint64    // its messages up to this number are stored
@@ -50,7 +52,7 @@ const MaxCheckpointAge = 12 * time.Hour
 // ErrCheckpointTooOld: if the messages in flight were published again, they could be stored twice.
 var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
 
-// validate refuses a checkpoint that Save can never have been given.
+// validate refuses a checkpoint that can never have been passed to Save.
 func (r *Resume) validate() error {
 	if err := ValidateType(r.Type); err != nil {
 		return fmt.Errorf("publisher options: Resume: %w", err)
@@ -68,7 +70,7 @@ func (r *Resume) validate() error {
 // checkAge refuses a checkpoint whose messages consumers may have forgotten. now is the queue's
 // clock, here that of this machine.
 //
-// rule: both clocks have to say that it is young: one may be behind now, or have been ahead when it was saved.
+// rule: it must be young by both clocks: one may be behind now, or have been ahead when it was saved.
 func (r *Resume) checkAge(now, here time.Time) error {
 	age := now.Sub(r.From.Time)
 	if !r.From.Sent.IsZero() {
@@ -81,8 +83,8 @@ func (r *Resume) checkAge(now, here time.Time) error {
 	return nil
 }
 
-// resume refuses messages that do not belong to the stream, or that come behind one that was refused. It numbers those that
-// are repeated.
+// resume refuses messages that do not belong to the stream, or that follow one that was not accepted.
+// For those that are published again, it sets the ID that they had.
 func (p *Publisher) resume(it *item, m *Message) error {
 	r := p.opt.Resume
 	if r == nil {
@@ -99,13 +101,14 @@ func (p *Publisher) resume(it *item, m *Message) error {
 	if p.offered++; p.offered <= r.From.InFlight {
 		it.earlier = NewID(r.From.Time, r.From.Producer, r.From.N+uint64(p.offered))
 	}
-	if p.refused != nil { // rule: nothing is accepted behind a message that was not
+	if p.refused != nil { // rule: no message is accepted after one that was not
 		return brokenError(p.refused)
 	}
 	return nil
 }
 
-// refuseItem returns the outcome of an item that was not accepted. With Resume it is the last one.
+// refuseItem returns the outcome of an item that was not accepted. With Resume, no later one is
+// accepted.
 func (p *Publisher) refuseItem(it *item, err error) Result {
 	if p.opt.Resume != nil {
 		p.mu.Lock()
@@ -114,7 +117,7 @@ func (p *Publisher) refuseItem(it *item, err error) Result {
 			p.refused = err
 		}
 		for _, s := range p.streams {
-			s.signal() // it may wait for this one
+			s.signal() // it may be waiting for this one
 		}
 	}
 	return it.rejected(err)
@@ -142,8 +145,8 @@ func (s *stream) begin() {
 	}
 }
 
-// awaitRepeat tells whether the stream must wait for more of the messages that were in flight: they
-// have to be sent again together.
+// awaitRepeat reports whether the stream must wait for more of the messages that were in flight: they
+// must be sent again together.
 func (s *stream) awaitRepeat() bool { return s.live < s.repeat }
 
 // takeRepeat forms the batch that was in flight again, with the same IDs, from the messages that have
@@ -154,7 +157,7 @@ func (s *stream) takeRepeat() []*item {
 		it := s.waiting[0]
 		if it.state == itemWaiting {
 			s.n++
-			it.msg.ID = NewID(s.floor, s.producer, s.n) // rule: the same IDs, so what landed is recognised
+			it.msg.ID = NewID(s.floor, s.producer, s.n) // rule: the same IDs, so messages that landed are recognised
 			it.state = itemSent
 			s.live--
 			s.liveBytes -= it.size
@@ -194,7 +197,7 @@ func (s *stream) sent() {
 	s.p.mu.Unlock()
 }
 
-// brokenError is the error of messages behind one that was not stored.
+// brokenError is the error of messages that follow one that was not stored.
 func brokenError(cause error) error {
 	return fmt.Errorf("publish: not sent: a message before it was not stored for certain: %w", cause)
 }

@@ -75,7 +75,7 @@ func (s *stream) withdraw(it *item, err error) {
 	s.live--
 	s.liveBytes -= it.size
 	s.p.space.Release(it.cost)
-	s.breakOff(err) // rule: what waits behind a message that was withdrawn is not sent
+	s.breakOff(err) // rule: with Resume, messages after a withdrawn one are not sent
 
 	if len(s.waiting) > 64 && s.live < len(s.waiting)/2 { // during an outage many callers may withdraw: free their items
 		kept := make([]*item, 0, s.live)
@@ -96,7 +96,7 @@ func (s *stream) run() {
 		if batch == nil {
 			return
 		}
-		if !s.checkpoint(batch) { // rule: the numbers are known before they are used
+		if !s.checkpoint(batch) { // rule: with Resume, the numbers are saved before they are used
 			continue
 		}
 		// rule: one batch in flight per (producer, type): the next one is not even formed before this one is settled
@@ -138,7 +138,7 @@ func (s *stream) next() []*item {
 			delete(p.streams, streamKey(s.typ, s.delayed))
 			p.mu.Unlock()
 			return nil
-		case s.broken != nil: // rule: a stream that accepts nothing more stays, so that no other one of its type begins behind the lost messages
+		case s.broken != nil: // rule: a stream that accepts nothing more stays, so that no new one of its type begins after the lost messages
 			wait = time.Hour // until signal
 		default:
 			// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
@@ -153,7 +153,7 @@ func (s *stream) next() []*item {
 		select {
 		case <-s.wake:
 		case <-timer.C:
-		case <-p.sending.Done(): // Close gave up: admit rejects what waits
+		case <-p.sending.Done(): // Close gave up: admit rejects the waiting messages
 		}
 		timer.Stop()
 	}
@@ -185,13 +185,13 @@ func (s *stream) take(most int) []*item {
 		now = s.floor // another process's clock may have been ahead
 	}
 	s.floor = now
-	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
-	// what it stored.
+	// rule: a stream that could not send for long does not keep its number either, see next. No pause is needed: consumers have read
+	// all that it stored.
 	if s.n > 0 && s.stored.Elapsed() >= s.p.opt.IdleRotate {
 		s.producer, s.n = newProducerNumber(), 0
 	}
 	most = min(most, s.live, s.p.opt.BatchMessages)
-	s.backlog.room -= most // without a limit nobody reads it
+	s.backlog.room -= most // not used without a limit
 	batch := make([]*item, 0, most)
 	size := 0
 	for len(s.waiting) > 0 && len(batch) < most {
@@ -254,7 +254,7 @@ func (s *stream) mark(batch []*item, status Status, err error) {
 
 // rejected is the outcome of an item that is not sent.
 func (it *item) rejected(err error) Result {
-	if !it.earlier.IsZero() { // rule: not by this process, but an earlier one may have stored it
+	if !it.earlier.IsZero() { // rule: this process did not send it, but an earlier one may have stored it
 		return Result{ID: it.earlier, Status: Unknown, Err: unknownError(err)}
 	}
 	return Result{Status: Rejected, Err: err}

@@ -71,9 +71,9 @@ func (m *Message) validateBody() error {
 	return nil
 }
 
-// Size is what a message counts in all byte limits: an upper estimate of its memory. It is the length
-// of the payload and of all header keys and values, plus a fixed number of bytes for the message and
-// for each header.
+// Size is how much a message counts towards all byte limits: an upper estimate of its memory. It is
+// the length of the payload and of all header keys and values, plus a fixed number of bytes for the
+// message and for each header.
 func (m *Message) Size() int {
 	return len(m.Payload) + headerBytes(m.Headers) + len(m.Headers)*headerOverhead + messageOverhead
 }

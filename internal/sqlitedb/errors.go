@@ -11,7 +11,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// The errors that need a person. Use errors.Is; the message around them names the file and the remedy.
+// The errors that need human intervention. Use errors.Is; the message around them names the file and the remedy.
 var (
 	// ErrNotBegun means that the context ended before the transaction could begin: nothing was changed.
 	ErrNotBegun = errors.New("transaction did not begin")
@@ -32,8 +32,8 @@ var (
 	// ErrCorrupt means that SQLite found the file damaged.
 	ErrCorrupt = errors.New("database is damaged")
 	// ErrReplaced means that the database, or its -wal or -shm file, was removed or replaced while it was open. It is permanent: every later
-	// call of the handle fails with it, and the process should end, as only a new process is sure to see the new files. The commits of a
-	// transaction that ends with it are in the old file, which may have no name.
+	// call of the handle fails with it, and the process should end, as only a new process is sure to see the new files. A transaction that
+	// ends with it may have been committed to the old file, which may no longer have a name.
 	ErrReplaced = errors.New("database file was removed or replaced under this program")
 	// ErrUnsafeFileSystem means that the file system lacks the guarantees that several processes rely on.
 	ErrUnsafeFileSystem = errors.New("unsafe file system")
@@ -49,7 +49,7 @@ func code(err error) int {
 	return 0
 }
 
-// isBusy tells whether a later try can succeed: the lock is taken (BUSY and its kin), another connection of this
+// isBusy reports whether a later try can succeed: the lock is taken (BUSY and its kin), another connection of this
 // process holds the shared cache (LOCKED), or the lock protocol lost a race while the log was being set up (PROTOCOL).
 func isBusy(err error) bool {
 	switch code(err) & 0xff {
@@ -77,7 +77,7 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 		}
 		return err
 	}
-	// That may cause any error, because the names lead nowhere, or to something else.
+	// A replaced file may cause any error, because its name leads nowhere, or to another file.
 	if replaced := db.look(); errors.Is(replaced, ErrReplaced) {
 		return fmt.Errorf("%s: %w (%w)", doing, replaced, err)
 	}

@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsafeTypes are the file systems (statfs(2) f_type) on which processes of several machines, or a user-space server,
-// stand behind a file. Source: linux/magic.h and the file systems' own headers.
+// unsafeTypes are the file systems (statfs(2) f_type) on which several machines may share a file, or a user-space
+// server may serve it. Source: linux/magic.h and the file systems' own headers.
 var unsafeTypes = map[uint32]string{
 	0x6969:     "NFS",
 	0x517B:     "SMB",
@@ -24,7 +24,7 @@ var unsafeTypes = map[uint32]string{
 	0x65735546: "FUSE",
 }
 
-// unsafeFileSystem names the file system of dir when WAL is unsafe on it. A file system that cannot be asked passes:
+// unsafeFileSystem names the file system of dir if WAL is unsafe on it. A file system that cannot be queried passes:
 // SQLite's own checks follow.
 func unsafeFileSystem(dir string) (name string, unsafe bool) {
 	var st unix.Statfs_t

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Group commit. Writers of a handle that wait at the same time share one transaction and one sync. The right to write goes from one to the
-// next, in the order in which they came, and each runs its own function:
+// Group commit. Writers of a handle that wait at the same time share one transaction and one sync. The right to write passes from one to
+// the next, in the order of arrival, and each runs its own function:
 //
 //	writer 1  BEGIN IMMEDIATE ─ function ──┐
 //	writer 2                               └─ SAVEPOINT ─ function ─ RELEASE ──┐
 //	writer 3                                                                   └─ SAVEPOINT ─ function ─ RELEASE ─ COMMIT ──▶ all three return
 //
-// A writer that finds nobody else waiting commits, so a writer that is alone waits for nobody. While a group is being committed
-// those of the next one gather.
+// A writer that finds no other writer waiting commits, so a single writer waits for no others. While a group is being committed, the next
+// one gathers.
 
-// groupSize is how many writers share a transaction, at most. It has the file's lock meanwhile, and other processes wait for it.
+// groupSize is the largest number of writers that share a transaction. Other processes wait for it, because it has the file's lock.
 const groupSize = 64
 
 const (
@@ -30,29 +30,29 @@ const (
 
 var errPanic = errors.New("a function panicked in a transaction")
 
-// errRolledBack is the cause of a group that is lost.
+// errRolledBack is in the errors of writes whose transaction was rolled back as a whole.
 var errRolledBack = errors.New("the transaction of this write, and perhaps of others, was rolled back, and nothing of it was kept; try again")
 
 // turn is a writer that waits for the right to write.
 type turn struct {
 	durable bool
-	alone   bool          // it joins no group
+	alone   bool          // it does not join a group
 	given   chan struct{} // closed when it has the right
 }
 
-// group is the transaction that is open. It belongs to whoever has the right to write.
+// group is the open transaction. It belongs to the writer that has the right to write.
 type group struct {
 	c       *conn
 	slot    **conn
 	durable bool
-	members int           // that wait for its end
-	lost    bool          // it has to be rolled back, or SQLite has done that
-	doubted bool          // and so is the state of the connection
+	members int           // writers whose writes it contains
+	lost    bool          // it must be rolled back, or SQLite has already done so
+	doubted bool          // lost, and the state of the connection is in doubt
 	ended   chan struct{} // closed when err is known
 	err     error
 }
 
-// takes tells whether one more may join.
+// takes reports whether t may join.
 func (g *group) takes(t *turn) bool {
 	return !g.lost && !t.alone && (g.durable || !t.durable) && g.members < groupSize
 }
@@ -80,7 +80,7 @@ func (db *DB) takeTurn(ctx context.Context, t *turn) error {
 	return err
 }
 
-// enqueue joins the writers that wait, or takes the right to write if nobody has it.
+// enqueue adds t to the waiting writers, or gives it the right to write if no writer has it.
 func (db *DB) enqueue(t *turn) {
 	t.given = make(chan struct{})
 	db.turns.Lock()
@@ -93,7 +93,7 @@ func (db *DB) enqueue(t *turn) {
 	}
 }
 
-// dequeue is the opposite, if the right to write was not given to t meanwhile.
+// dequeue removes t from the waiting writers. It returns false if t has been given the right to write meanwhile.
 func (db *DB) dequeue(t *turn) bool {
 	db.turns.Lock()
 	defer db.turns.Unlock()
@@ -106,7 +106,7 @@ func (db *DB) dequeue(t *turn) bool {
 
 // passOn ends a turn: the next writer joins the open group, or the group is committed first.
 //
-// rule: whoever has the right to write commits the group or passes both on. Nobody else would ever end it.
+// rule: the writer that has the right to write commits the group or passes both on. Otherwise the group would never end.
 func (db *DB) passOn() {
 	if g := db.w.group; g != nil {
 		db.turns.Lock()
@@ -151,8 +151,8 @@ func (db *DB) write(ctx context.Context, durable bool, fn func(*Tx) error) error
 		db.w.group = g
 	}
 	err := db.member(ctx, g, fn)
-	// rule: nobody is told of anything before the commit, also what it has only read there. The context does not reach the commit:
-	// its outcome must be known.
+	// rule: no writer returns before the commit, even if it has failed or only read. The context does not reach the commit: its outcome
+	// must be known.
 	<-g.ended
 	return cmp.Or(err, g.err)
 }
@@ -185,12 +185,12 @@ func (db *DB) beginGroup(ctx context.Context, durable bool) (*group, error) {
 	}
 	now := time.Now()
 	if tries > 1 {
-		w.since, w.company = now, now // the lock was somebody else's a moment ago: a new run begins
+		w.since, w.company = now, now // another process had the lock a moment ago: a new run begins
 	}
 	return &group{c: *slot, slot: slot, durable: durable, ended: make(chan struct{})}, nil
 }
 
-// member runs fn as a part of a group, and passes the right to write on, also if fn panics.
+// member runs fn as a part of a group, and then passes the right to write on, even if fn panics.
 func (db *DB) member(ctx context.Context, g *group, fn func(*Tx) error) (err error) {
 	tx := &Tx{ctx: ctx, statements: ctx, c: g.c}
 	alone, panicked := g.members == 0, true
@@ -204,7 +204,7 @@ func (db *DB) member(ctx context.Context, g *group, fn func(*Tx) error) (err err
 		db.passOn()
 	}()
 	if !alone {
-		// rule: in a group no statement is interrupted: SQLite would roll back what the others have written.
+		// rule: in a group no statement is interrupted: SQLite would roll back the writes of the other members.
 		tx.statements = context.WithoutCancel(ctx)
 		err = g.c.exec(savepoint)
 	}
@@ -218,7 +218,7 @@ func (db *DB) member(ctx context.Context, g *group, fn func(*Tx) error) (err err
 	return err
 }
 
-// settle keeps or undoes what a member has written, and returns err, or why its writes are lost all the same.
+// settle keeps or undoes the writes of a member. It returns err, or the reason why the writes are lost although err is nil.
 func (db *DB) settle(ctx context.Context, g *group, tx *Tx, alone bool, err error) error {
 	for _, r := range tx.rows {
 		_ = r.Close()
@@ -232,9 +232,9 @@ func (db *DB) settle(ctx context.Context, g *group, tx *Tx, alone bool, err erro
 		}
 		g.lost = true
 	case alone || g.lost:
-		g.lost = true // nobody else has written anything: it is rolled back as a whole
+		g.lost = true // no other member's writes to keep: it is rolled back as a whole
 	default:
-		// rule: the error of one undoes what that one has written, and nothing of the others.
+		// rule: the error of a member undoes the writes of that member, and no others.
 		if g.c.exec(rollbackTo) != nil || g.c.exec(release) != nil {
 			g.lost = true
 		}
@@ -246,7 +246,7 @@ func (db *DB) settle(ctx context.Context, g *group, tx *Tx, alone bool, err erro
 	return err
 }
 
-// commit ends a group. Only then the members know what has become of their writes.
+// commit ends a group. Only then do its members learn the outcome of their writes.
 func (db *DB) commit(g *group) {
 	w := &db.w
 	defer close(g.ended)
@@ -266,7 +266,7 @@ func (db *DB) commit(g *group) {
 		return
 	}
 	if g.durable {
-		// rule: a synced commit is reported only if those who open the database now find it.
+		// rule: a synced commit is reported only if a process that opens the database now finds it.
 		g.err = db.look()
 	}
 }

@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// SQLite opens its files by name and goes on with what it has opened, whatever becomes of the names. When the database is removed or
-// replaced, processes with the old file and those that open the new one never see each other's writes, and what is committed
-// to a file without a name is gone with the last program that has it open. SQLite does not look in WAL mode, so this package does.
+// SQLite opens its files by name and keeps using the open files, whatever happens to their names. If the database is removed or replaced,
+// processes with the old file and those that open the new one never see each other's writes, and commits to a file without a name are lost
+// when the last program that has it open ends. SQLite does not check this in WAL mode, so this package does.
 //
-// The log and the shared memory count as well: programs that have different ones exclude each other no more. SQLite itself makes and
-// removes them, but never while anybody has the database open in WAL mode.
+// The log and the shared memory count as well: programs that have different ones no longer exclude each other. SQLite itself creates and
+// removes them, but never while any program has the database open in WAL mode.
 
 // lookEvery is how often reads, and unsynced writes, check the names.
 const lookEvery = time.Second
 
-// found are the files that the names of the database, its log and its shared memory led to; nil means no such
-// file.
+// found holds the files to which the names of the database, its log and its shared memory led; nil means no such file.
 type found [3]os.FileInfo
 
 // names returns the names of the files. SQLite puts the companions beside the file that a link leads to.
@@ -38,7 +37,7 @@ func (db *DB) find() (now found, err error) {
 	return now, nil
 }
 
-// look finds out whether the names still stand for the files that are open. If not, it is [ErrReplaced] from now on.
+// look checks that the names still stand for the open files. If not, it returns [ErrReplaced], from now on always.
 func (db *DB) look() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -53,8 +52,8 @@ func (db *DB) look() error {
 	return db.compare(now)
 }
 
-// lookNowAndThen is look, if nobody has looked for a while. That the names cannot be looked up now is no error here: what is read
-// from the files that are open, and what is not synced, does no harm.
+// lookNowAndThen is look, if the last check was lookEvery ago or more. It is no error here if the names cannot be looked up: reads from
+// the open files, and unsynced writes, do no harm.
 func (db *DB) lookNowAndThen() error {
 	db.mu.Lock()
 	err, due := db.replaced, time.Since(db.looked) >= lookEvery
@@ -68,7 +67,7 @@ func (db *DB) lookNowAndThen() error {
 	return err
 }
 
-// compare is look with what was found; db.mu is held.
+// compare compares the files found now with the open ones, for look; db.mu is held.
 func (db *DB) compare(now found) error {
 	for i, was := range db.files {
 		what := "is another file now"
@@ -96,7 +95,8 @@ func (db *DB) join(c *conn) error {
 	if err != nil {
 		return err
 	}
-	// rule: the first connection tells which companions are ours. Without any, another process may have removed and made them anew.
+	// rule: the first connection determines which companions are ours. While there was none, another process may have removed and recreated
+	// them.
 	if db.conns == 0 {
 		db.files[1], db.files[2] = now[1], now[2]
 	}
@@ -108,8 +108,9 @@ func (db *DB) join(c *conn) error {
 	return nil
 }
 
-// leave is the opposite of join, before the connection is closed. ok tells that it may be: SQLite sees by itself that the database has
-// moved, and then leaves all files alone; where the companions are gone, and nobody else has made others, it saves what is in the log.
+// leave is the opposite of join, before the connection is closed. ok reports whether it may be closed: SQLite itself notices that the
+// database has moved, and then does not touch any file; if the companions are gone, and no other program has created new ones, it saves the
+// contents of the log.
 func (db *DB) leave(c *conn) (ok bool) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -42,7 +42,7 @@ const (
 	// Fencepost and is refused.
 	schemaVersion = 1
 
-	// applicationID ("FNPT", PRAGMA application_id) tells our file from another program's SQLite file.
+	// applicationID ("FNPT", PRAGMA application_id) distinguishes our file from another program's SQLite file.
 	applicationID = 0x464E5054
 
 	// minBusyPause and maxBusyPause bound the uniformly distributed pause before the next try for a lock that another
@@ -51,9 +51,10 @@ const (
 	minBusyPause = 200 * time.Microsecond
 	maxBusyPause = 4 * time.Millisecond
 
-	// courtesy: after uninterrupted writing a handle lets the lock rest for courtesyPause, longer than a waiter's longest
-	// pause between two tries, so every waiting process finds it free once. It does so often for a while after it
-	// met others, which use the pause, and rarely when it seems to be alone, because the pause is lost then.
+	// courtesy: after uninterrupted writing a handle leaves the lock free for courtesyPause, which is longer than a
+	// waiter's longest pause between two tries, so every waiting process finds it free once. It does so often for a while
+	// after it met other processes, which use the pause, and rarely when it seems to be alone, because the pause is then
+	// wasted.
 	courtesyPause   = maxBusyPause + time.Millisecond
 	courtesyAlone   = 200 * time.Millisecond
 	courtesyAmong   = 5 * time.Millisecond
@@ -62,10 +63,10 @@ const (
 	// maxStatements bounds the prepared statements kept per connection.
 	maxStatements = 64
 
-	// openAttempts is how often a database is opened that is being replaced meanwhile.
+	// openAttempts is how many times Open tries if the database is being replaced meanwhile.
 	openAttempts = 3
 
-	// walLimit is the size in bytes that the write-ahead log is cut back to after a checkpoint.
+	// walLimit is the size in bytes to which the write-ahead log is truncated after a checkpoint.
 	walLimit = 64 << 20
 
 	// checkpointPages is how long the write-ahead log may become, in pages of 4 KiB: the commit that makes it longer copies it into the
@@ -90,16 +91,16 @@ type DB struct {
 	busy    atomic.Int64 // attempts that found the file locked by another process
 
 	turns   sync.Mutex
-	writing bool    // somebody has the right to write; guarded by turns, as is the next one
-	waiting []*turn // for it, in the order in which they came
-	w       writer  // of whoever has that right
+	writing bool    // a writer has the right to write; guarded by turns, like waiting
+	waiting []*turn // for that right, in the order of arrival
+	w       writer  // of the writer that has the right
 
 	names    [3]string // of the database and its companions, see replaced.go
 	mu       sync.Mutex
 	files    found     // that are open; guarded by mu, as are those below
 	conns    int       // connections that have them open
-	looked   time.Time // when the names were last looked at
-	replaced error     // they stand for other files
+	looked   time.Time // when the names were last checked
+	replaced error     // set once they stand for other files
 }
 
 // writer belongs to the goroutine that has the right to write, and so may compete for the file's lock.
@@ -112,8 +113,8 @@ type writer struct {
 }
 
 // Open opens the file at path, creating it (mode 0640) and its directory (mode 0750) when they are missing. It waits
-// until ctx ends for other processes that hold the file. If a person must act, the error wraps one of the sentinels
-// of this package and says what to do.
+// until ctx ends for other processes that hold the file. If human intervention is needed, the error wraps one of the
+// sentinels of this package and says what to do.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	abs, err := locate(path)
 	if err != nil {
@@ -124,8 +125,8 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	}
 	for attempt := 1; ; attempt++ {
 		db, err := open(ctx, abs, o)
-		// Somebody may be restoring a backup right now. And a file from a lower layer of a container gets another number when it is first
-		// opened for writing.
+		// An operator may be restoring a backup right now. And a file from a lower layer of a container gets another
+		// inode number when it is first opened for writing.
 		if !errors.Is(err, ErrReplaced) || attempt == openAttempts {
 			return db, err
 		}
@@ -136,7 +137,7 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 	if err := create(abs); err != nil {
 		return nil, fmt.Errorf("open embedded database: %w", err)
 	}
-	// mode=rw: create has made the file. One that was removed since is not made anew.
+	// mode=rw: create has made the file. If it was removed since, it must not be created again.
 	dsn := (&url.URL{Scheme: "file", Path: abs, RawQuery: "mode=rw&_pragma=busy_timeout(0)" +
 		fmt.Sprintf("&_pragma=journal_size_limit(%d)&_pragma=wal_autocheckpoint(%d)", walLimit, checkpointPages)}).String()
 	pool, err := sql.Open("sqlite", dsn)
@@ -214,8 +215,8 @@ func create(path string) error {
 		return describePath(path, err)
 	}
 	// rule: never open and close the database file itself: closing any descriptor of it drops every POSIX lock that
-	// this process holds on it through SQLite. So the empty file is made under another name and linked.
-	// Not os.CreateTemp, whose files are for their owner only: a change of mode later would not heed the umask.
+	// this process holds on it through SQLite. So the empty file is made under another name and linked. Not
+	// os.CreateTemp, whose files only their owner may access: a later change of the mode would ignore the umask.
 	temp := filepath.Join(dir, ".fencepost-new-"+rand.Text())
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
@@ -234,7 +235,8 @@ func create(path string) error {
 	return syncDir(dir)
 }
 
-// checkCompanions refuses a log and a shared memory that SQLite would not open, and not explain: it makes them itself, and never through a link.
+// checkCompanions refuses a log and a shared memory that SQLite would refuse without saying why: it creates them
+// itself, and never through a link.
 func checkCompanions(names []string) error {
 	for _, name := range names {
 		if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
@@ -277,13 +279,13 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// initialize checks whose file this is and switches it to WAL. It is idempotent and safe against other processes that
+// initialize checks that the file is ours and switches it to WAL. It is idempotent and safe against other processes that
 // do the same.
 func (db *DB) initialize(ctx context.Context) error {
 	if err := db.prepare(ctx); err != nil {
 		return err
 	}
-	// A write even when there is nothing to change: a file that we may only read is found out now.
+	// A write even if there is nothing to change: a file that we may only read is detected now.
 	return db.Write(ctx, func(tx *Tx) error {
 		id, err := identify(ctx, tx.c)
 		if err != nil {
@@ -293,7 +295,7 @@ func (db *DB) initialize(ctx context.Context) error {
 			return err
 		}
 		if id.app == applicationID && id.version >= 1 {
-			// PRAGMA user_version writes the header page even when the value stays.
+			// PRAGMA user_version writes the header page even if the value does not change.
 			return nil
 		}
 		if _, err := tx.Exec(fmt.Sprintf("PRAGMA application_id=%d", applicationID)); err != nil {
@@ -304,7 +306,7 @@ func (db *DB) initialize(ctx context.Context) error {
 	})
 }
 
-// prepare checks whose file this is and switches it to WAL.
+// prepare checks that the file is ours and switches it to WAL.
 func (db *DB) prepare(ctx context.Context) error {
 	if err := db.takeTurn(ctx, &turn{alone: true}); err != nil {
 		return err
@@ -339,7 +341,7 @@ func (db *DB) prepare(ctx context.Context) error {
 	return db.describe(ctx, "open", err)
 }
 
-// identity tells whose database a file is.
+// identity says which program a database file belongs to.
 type identity struct {
 	app, version, tables int64
 }
@@ -372,7 +374,7 @@ func (db *DB) Close() error {
 		close(db.closing)
 		closer := &turn{alone: true}
 		db.enqueue(closer)
-		<-closer.given // and never given back
+		<-closer.given // and never passed on
 		err = errors.Join(db.w.full.close(), db.w.relaxed.close())
 		for range cap(db.readers) {
 			c := <-db.readers

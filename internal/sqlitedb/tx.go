@@ -21,7 +21,7 @@ type Tx struct {
 	statements context.Context // that interrupts a statement
 	c          *conn
 	rows       []*sql.Rows
-	gone       error // the transaction was rolled back inside
+	gone       error // set once a statement has rolled the transaction back
 }
 
 // prepare returns the statement for query, unless the context has ended.
@@ -39,10 +39,10 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 		return 0, err
 	}
 	res, err := stmt.ExecContext(tx.statements, args...)
-	// rule: nothing is written behind a transaction that a trigger has rolled back (RAISE(ROLLBACK)): each statement would be
-	// committed by itself. Inside a transaction no other one begins.
+	// rule: nothing is written after a trigger has rolled back the transaction (RAISE(ROLLBACK)): each statement would be
+	// committed by itself. BEGIN fails inside a transaction.
 	if IsRefusal(err) && tx.c.exec("BEGIN") == nil {
-		tx.gone = fmt.Errorf("%w: %v", errRolledBack, errors.Join(err, tx.c.exec("ROLLBACK"))) // is no refusal
+		tx.gone = fmt.Errorf("%w: %v", errRolledBack, errors.Join(err, tx.c.exec("ROLLBACK"))) // not itself a refusal
 		return 0, tx.gone
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func (db *DB) WriteRelaxed(ctx context.Context, fn func(*Tx) error) error {
 	return db.write(ctx, false, fn)
 }
 
-// Usable returns the error with which a Read would fail before it asks SQLite for anything: ctx has ended, the handle is closed, or
+// Usable returns the error with which a Read would fail before it calls SQLite: ctx has ended, the handle is closed, or
 // its files were replaced.
 func (db *DB) Usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -142,7 +142,7 @@ func (db *DB) Usable(ctx context.Context) error {
 	return db.lookNowAndThen()
 }
 
-// Read runs fn on one consistent snapshot of the database. It neither waits for writers nor stops them; changing data
+// Read runs fn on one consistent snapshot of the database. It neither waits for writers nor blocks them; changing data
 // in it fails. fn runs at most once.
 func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 	var c *conn
@@ -192,8 +192,8 @@ func (db *DB) isClosing() bool {
 	}
 }
 
-// courtesy lets other processes have the file's lock now and then. Without it a process that writes back to back
-// leaves it free for some 20 µs at a time, which others that try every few milliseconds hardly ever hit.
+// courtesy leaves the file's lock to other processes now and then. Without it a process that writes back to back
+// leaves it free for about 20 µs at a time, which processes that try every few milliseconds hardly ever hit.
 func (w *writer) courtesy(ctx context.Context, now time.Time) error {
 	if now.Sub(w.last) >= courtesyPause {
 		w.since = now
@@ -213,7 +213,7 @@ func (w *writer) courtesy(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// runFunc calls fn, closes the rows it left open, and on a panic drops the connection before it goes on panicking.
+// runFunc calls fn, closes the rows it left open, and on a panic drops the connection before the panic continues.
 func runFunc(tx *Tx, fn func(*Tx) error, slot **conn) error {
 	done := false
 	closeRows := func() {
@@ -236,7 +236,7 @@ func runFunc(tx *Tx, fn func(*Tx) error, slot **conn) error {
 	return err
 }
 
-// retry calls f until it succeeds, fails with something else than "busy", or ctx ends.
+// retry calls f until it succeeds, fails with an error other than "busy", or ctx ends.
 func (db *DB) retry(ctx context.Context, f func() error) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -357,13 +357,13 @@ func (c *conn) forget() {
 	}
 }
 
-// close closes the connection for good; the pool keeps none. A nil conn is closed already.
+// close really closes the connection: the pool keeps none. A nil conn is closed already.
 func (c *conn) close() error {
 	if c == nil {
 		return nil
 	}
-	// rule: a connection is left open when another file has the name of its log. SQLite would write the one that it has into the database, and
-	// remove the other one, with what others have committed.
+	// rule: a connection is left open when another file has the name of its log. SQLite would write its own log into the
+	// database, and remove the other one with the commits of other processes.
 	if !c.db.leave(c) {
 		return nil
 	}

@@ -156,8 +156,8 @@ const (
 	maxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
 )
 
-// CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be
-// stored, at the given time.
+// CheckHeartbeat checks the arguments of Heartbeat; every backend calls it first. It returns m in the
+// form to store, seen at the given time.
 func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
 	if m.Instance == "" || len(m.Instance) > MaxMemberID || storable(m.Instance) != m.Instance {
 		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", shorten.Text(m.Instance), MaxMemberID)
@@ -172,7 +172,8 @@ func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
 	return m, nil
 }
 
-// memberErrors makes errors storable, always the same ones of too many; nil if there are none.
+// memberErrors returns errs in the form to store, or nil if there are none. Of too many, it always
+// keeps the same ones.
 func memberErrors(errs map[string]string) map[string]string {
 	var out map[string]string
 	for _, typ := range slices.Sorted(maps.Keys(errs)) {
@@ -193,7 +194,7 @@ func memberErrors(errs map[string]string) map[string]string {
 // CheckForeignKeys checks the arguments of ForeignKeys; every backend calls it first.
 func CheckForeignKeys(typ string, most int) error {
 	if most < 1 {
-		return fmt.Errorf("foreign keys: at most %d are asked for, want 1 or more", most)
+		return fmt.Errorf("foreign keys: at most %d requested, want 1 or more", most)
 	}
 	return queue.ValidateType(typ)
 }
@@ -220,7 +221,7 @@ func CheckDelay(msgs []queue.Message) ([]queue.Message, error) {
 		case m.Due.IsZero():
 			err = errors.New("it has no Due; use Insert")
 		default:
-			err = fitsPromotion(&m, len(m.Payload)) // rule: what is taken can be promoted
+			err = fitsPromotion(&m, len(m.Payload)) // rule: an accepted message can be promoted
 		}
 		if err != nil {
 			return nil, &queue.InsertError{Refused: true, Err: fmt.Errorf("delayed message %d: %w", i, err)}

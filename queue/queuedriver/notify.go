@@ -39,7 +39,7 @@ func ReadNotifications(since queue.NotificationMark) *NotificationReader {
 
 // Log adds a log: how many notifications it ever had, and the latest of them, in order.
 //
-// rule: a count below the mark is a database that was set back: all that the log has is new, and more may be missing.
+// rule: a count below the mark means that the database was restored: all that the log has is new, and more may be missing.
 func (r *NotificationReader) Log(name string, count int64, latest []string) {
 	behind, known := r.since[name]
 	r.out.Next[name] = count
@@ -47,7 +47,7 @@ func (r *NotificationReader) Log(name string, count int64, latest []string) {
 	switch {
 	case !known:
 		r.out.Missed = r.out.Missed || len(latest) >= KeptNotifications
-	case count < behind, uint64(count-behind) > uint64(fresh): // others may have written any number
+	case count < behind, uint64(count-behind) > uint64(fresh): // another program may have written any number
 		r.out.Missed = true
 	default:
 		fresh = count - behind

@@ -31,11 +31,11 @@ const (
 // cannot be promoted. size is the length of its payload, which need not be read. Delay stores only
 // messages that can be promoted; others come from another version or another program.
 //
-// rule: what cannot be read whole, or is not ours, is kept: it is not promoted as it is, and a dead letter of it would be damaged too. It
-// can be listed and cancelled.
+// rule: a message that cannot be decoded, or is foreign, is kept: it is not promoted as it is, and a dead letter of it would be damaged
+// too. It can be listed and cancelled.
 func DecideDue(m *queue.Message, size int) (DueAction, error) {
 	if m.Incomplete || TooManyHeaders(len(m.Headers)) != "" {
-		return Keep, errors.New("it cannot be read whole")
+		return Keep, errors.New("it cannot be decoded completely")
 	}
 	if err := queue.ValidateType(m.Type); err != nil {
 		return Keep, err

@@ -8,18 +8,18 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sequence gives the numbers under which the delayed messages of one type are promoted. All promoters
-// share it. A backend stores it as durably as the messages, and changes it in the same step that
-// decides which messages get the numbers.
+// Sequence assigns the numbers under which the delayed messages of one type are promoted. All
+// promoters share it. A backend stores it as durably as the messages, and changes it in the same
+// step that decides which messages get the numbers.
 //
-// rule: it is stored, and not each promoter's own. A consumer sees a new producer number without the contiguity of the old one
-// (docs/decisions/0304), so a change of promoters would cost the order, or a pause; and a number
-// that was given away in memory only could be given to two messages, or to none.
+// rule: it is stored, not kept by each promoter. Across producer numbers a consumer has no contiguity
+// to check (docs/decisions/0304), so a change of promoters would cost the order, or a pause. And a
+// number that is assigned only in memory could be assigned to two messages, or to none.
 type Sequence struct {
 	Producer uint64 // producer number
-	N        uint64 // the last number given
+	N        uint64 // the last number assigned
 	At       int64  // time in the ID with that number, in ms
-	Used     int64  // Moment.Passed when it was given, in ms
+	Used     int64  // Moment.Passed when it was assigned, in ms
 }
 
 // Moment is what a promoter knows about time when it assigns numbers.
@@ -30,8 +30,8 @@ type Moment struct {
 	// promotion; a compare-and-swap decides who may add. So Passed lags behind when promoters
 	// change or none runs, but is never ahead of real time.
 	Passed time.Duration
-	// Watched means that nobody else has promoted since this promoter did, so that Passed has all of
-	// the time since then.
+	// Watched means that no other promoter has promoted since this one did, so that Passed includes
+	// all of the time since then.
 	Watched bool
 }
 
@@ -39,7 +39,7 @@ const (
 	// sequenceIdle is how long a Sequence must be unused before it takes a new producer number. It
 	// is longer than a consumer's sweep and the pause of docs/decisions/0304 (order across
 	// numbers), and far shorter than the time after which a consumer forgets a producer. It is not
-	// longer, because a database restored from a backup gives the numbers since the backup again,
+	// longer, because a database restored from a backup assigns the numbers since the backup again,
 	// unless the sequence had been unused for this time.
 	sequenceIdle = time.Minute
 	// sequenceKept is how long an unused sequence is kept, for its At.
@@ -49,11 +49,13 @@ const (
 // rested reports whether the sequence takes a new producer number next.
 func (s *Sequence) rested(m Moment) bool {
 	return s.N == 0 || s.N >= queue.MaxN || m.Passed.Milliseconds()-s.Used > sequenceIdle.Milliseconds() ||
-		// rule: who has seen how long it has rested does not ask a clock, which may have been set
+		// rule: a promoter that has watched how long it rested does not rely on a clock, which may have been changed
 		!m.Watched && m.Now.UnixMilli()-s.At > sequenceIdle.Milliseconds()
 }
 
-// Stale reports whether the sequence need not be kept. rule: one that rests is kept for its At, until clocks have gone on for a day.
+// Stale reports whether the sequence need not be kept.
+//
+// rule: a resting sequence is kept for its At, until clocks have advanced by a day.
 func (s *Sequence) Stale(m Moment) bool {
 	return s.rested(m) && m.Now.UnixMilli()-s.At > sequenceKept.Milliseconds()
 }

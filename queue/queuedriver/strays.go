@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// StrayRecord remembers what a backend has skipped, for its Strays method. The zero value is empty. It
-// is safe for concurrent use.
+// StrayRecord keeps what a backend has skipped, for its Strays method. The zero value is empty. It is
+// safe for concurrent use.
 type StrayRecord struct {
 	mu  sync.Mutex
 	all map[string]queue.Strays // by where and what they are

@@ -11,7 +11,7 @@ import (
 
 const (
 	settingsColumns = `drain_paused, publish_paused, max_backlog, why, changed`
-	settingsValues  = `drain_paused <> 0, publish_paused <> 0, max_backlog, why, changed` // whoever has written a 2 meant yes
+	settingsValues  = `drain_paused <> 0, publish_paused <> 0, max_backlog, why, changed` // any value but 0 means true
 )
 
 // settingsRow is a row of queue_settings while it is read.

@@ -20,11 +20,11 @@ func encodeHeaders(headers map[string]string) (any, error) {
 	return string(b), err
 }
 
-// maxHeaderText is how long the headers of a message can be in JSON, in bytes: each of theirs may
-// take six, as \u0001.
+// maxHeaderText is the greatest length of the headers of a message in JSON, in bytes: each of their
+// bytes may take six, as \u0001.
 const maxHeaderText = 6*queue.MaxHeaders + 6*queue.MaxHeaderCount + 2
 
-const tooLong = "more: " // begins what headersColumn reads instead of long headers
+const tooLong = "more: " // prefix of the text that headersColumn reads instead of long headers
 
 // headersColumn reads headers of up to maxHeaderText bytes. Instead of longer ones it reads
 // tooLong, which is not JSON, and the length.
@@ -42,7 +42,7 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	why := ""
 	if n, ok := strings.CutPrefix(*headers, tooLong); ok {
 		why = fmt.Sprintf("the headers are a text of %s bytes, those of a message have at most %d", n, maxHeaderText)
-	} else if strings.Count(*headers, ",") >= queue.MaxHeaderCount { // perhaps it has so many
+	} else if strings.Count(*headers, ",") >= queue.MaxHeaderCount { // it may have too many
 		why = queuedriver.TooManyHeaders(countHeaders(*headers))
 	}
 	if why != "" {
@@ -56,7 +56,7 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	return nil
 }
 
-// countHeaders counts the members of a JSON object up to any damage; 0 for anything else.
+// countHeaders counts the members of a JSON object up to the first damage; 0 for anything else.
 func countHeaders(headers string) (n int) {
 	d := json.NewDecoder(strings.NewReader(headers))
 	depth, key := 0, false // key: the next token at depth 1 is one

@@ -11,14 +11,14 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// isMessage chooses the rows of queue_messages that are messages. The others have foreign keys.
-// Fetch reads the same.
+// isMessage selects the rows of queue_messages that are messages. The others have foreign keys.
+// Fetch returns the same rows.
 const isMessage = `length(id) = 20 AND id > zeroblob(20)`
 
 // isForeign is the opposite of isMessage, for a row that was read.
 func isForeign(id []byte) bool { return len(id) != len(queue.ID{}) || queue.ID(id).IsZero() }
 
-// beforeBlobs sorts before every blob, also before the empty one: it is no blob.
+// beforeBlobs sorts before every blob, including the empty one: it is not a blob.
 const beforeBlobs = int64(0)
 
 // foreignKey is a foreign ID as text: a blob literal of SQL.

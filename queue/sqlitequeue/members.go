@@ -62,7 +62,7 @@ func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
 		MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)}, true
 }
 
-// Members implements queue.Queue. A row that cannot be understood is no member.
+// Members implements queue.Queue. Rows that cannot be decoded are skipped.
 func (q *Queue) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
 	var all []queue.Member
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Notify implements queue.Queue: a few rows behind the last one, not synced. Rows before the latest
-// KeptNotifications are removed; the numbers go on, so the last one tells how many there were.
+// Notify implements queue.Queue: a few rows after the last one, not synced. Rows before the latest
+// KeptNotifications are removed; the numbers continue, so the last one is the count of all of them.
 func (q *Queue) Notify(ctx context.Context, types []string) error {
 	if err := queuedriver.CheckNotify(types); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (q *Queue) Notify(ctx context.Context, types []string) error {
 	return explain("notify workers of new messages", err)
 }
 
-// Notifications implements queue.Queue: when nothing is new, one look at the last row.
+// Notifications implements queue.Queue. If nothing is new, it reads only the last row.
 func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
 	r := queuedriver.ReadNotifications(since)
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {

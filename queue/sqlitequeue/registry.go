@@ -59,7 +59,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 
 // listed adds the types that have a row in a table.
 func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
-	strays := straysOf(table, "rows that are not a type's", noType)
+	strays := straysOf(table, "rows with an invalid type name", noType)
 	rows, err := tx.Query(`SELECT type FROM ` + table)
 	if err != nil {
 		return strays, err
@@ -67,8 +67,8 @@ func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays,
 	return strays, addTypes(rows, found, &strays)
 }
 
-// addTypes adds those that are types. Nobody could serve what others have put there under names
-// that no type can have.
+// addTypes adds the valid type names to found. It counts the others as strays: rows that other
+// programs stored under invalid names can never be served.
 func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error {
 	defer rows.Close()
 	for rows.Next() {
@@ -109,7 +109,7 @@ func readFile(tx *sqlitedb.Tx, typ string) (f queue.RegistryEntry, ok bool, err 
 		return queue.RegistryEntry{}, false, err
 	}
 	if len(id) != len(f.FileID) {
-		return queue.RegistryEntry{}, false, fmt.Errorf("%w: file_id has %d bytes, want %d; mend the row %q in the table queue_files, or remove it: the next worker "+
+		return queue.RegistryEntry{}, false, fmt.Errorf("%w: file_id has %d bytes, want %d; repair the row %q in the table queue_files, or remove it: the next worker "+
 			"registers the file again", queue.ErrDamaged, len(id), len(f.FileID), typ)
 	}
 	copy(f.FileID[:], id)
@@ -137,8 +137,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 	return registered, nil
 }
 
-// UpdateFile implements queue.Queue: one update by type and file_id, synced. No row: none is
-// registered, or another file.
+// UpdateFile implements queue.Queue: one update by type and file_id, synced. It matches no row if no
+// file is registered, or another one.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (updated bool, err error) {
 	if err := checkFile(typ, f); err != nil {
 		return false, err

@@ -25,10 +25,10 @@ var delayedDDL = []string{
 		headers TEXT, -- JSON object; null without headers
 		UNIQUE (due, type, id)
 	) STRICT`,
-	// What was promoted or cancelled lately, so that a late repetition of its publisher does not
-	// bring it back.
+	// The messages that were promoted or cancelled recently, so that a late retry of a publisher does
+	// not store one again.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_settled (id BLOB PRIMARY KEY, ` + settledColumn + `) STRICT, WITHOUT ROWID`,
-	// How much time has passed, see queuedriver.Moment: one row, with another version after each
+	// How much time has passed, see queuedriver.Moment: one row, which gets a new version with each
 	// promotion.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_passed (
 		one     INTEGER PRIMARY KEY CHECK (one = 1),
@@ -48,7 +48,7 @@ var delayedDDL = []string{
 // them null.
 const (
 	settledColumn = `passed INTEGER` // milliseconds, as in queue_delayed_passed: when it was settled
-	usedColumn    = `used INTEGER`   // milliseconds, as in queue_delayed_passed: when the number was given
+	usedColumn    = `used INTEGER`   // milliseconds, as in queue_delayed_passed: when the number was assigned
 )
 
 // Delay implements queue.Queue: one transaction, synced.
@@ -69,7 +69,7 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 			if payload == nil {
 				payload = []byte{} // nil would be NULL
 			}
-			// rule: what is settled does not come back, see queuedriver.SettledFor
+			// rule: a settled message is not stored again, see queuedriver.SettledFor
 			if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_delayed (due, type, id, payload, headers)
 				SELECT ?, ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM queue_delayed_settled WHERE id = ?)`,
 				m.Due.UnixMilli(), m.Type, m.ID[:], payload, headers, m.ID[:]); err != nil {
@@ -82,14 +82,14 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	return insertError(ctx, "delay messages", err, written)
 }
 
-// Promote implements queue.Queue: one transaction, synced. So a message is always in exactly one place,
-// and nobody sees the numbers before the commit.
+// Promote implements queue.Queue: one transaction, synced. So a message is always in exactly one
+// place, and its number is not visible before the commit.
 func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promotion, err error) {
 	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
 	}
-	// Frequent looks must not write: the file has one writer at a time.
-	q.readClock() // rule: now, not once and for all: it may have been wrong when this process began
+	// Frequent checks must not write: the file has one writer at a time.
+	q.readClock() // rule: each time, not only once: it may have been wrong when this process started
 	next, ok, err := q.NextDue(ctx)
 	if now := q.clock.Agreed(); err != nil || !ok || next.After(now) {
 		return queue.Promotion{Next: next, Now: now}, err
@@ -123,9 +123,9 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	if err != nil {
 		return queue.Promotion{}, explain("promote delayed messages", err)
 	}
-	q.endWalk(behind) // not before the commit: if it fails, what was promoted is back
+	q.endWalk(behind) // only after the commit: if that fails, the promoted messages are back
 	q.mu.Lock()
-	q.last, q.since = version, clock.Start() // rule: the numbers rest from when they can be seen
+	q.last, q.since = version, clock.Start() // rule: the sequences rest from the moment when their numbers are visible
 	q.mu.Unlock()
 	return p, nil
 }
@@ -136,7 +136,8 @@ func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queuedriver.Moment, erro
 	m := queuedriver.Moment{Now: now, Passed: passed}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// rule: only what this process has itself seen pass is added, and only if nobody else has promoted since
+	// rule: only time that this process itself has measured is added, and only if no other process has
+	// promoted since
 	if m.Watched = version != 0 && version == q.last; m.Watched {
 		m.Passed += q.since.Elapsed()
 	}
@@ -151,8 +152,8 @@ func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error
 	return version, time.Duration(ms) * time.Millisecond, err
 }
 
-// forget removes, now and then, notes about settled messages that are old enough by Moment.Passed. The
-// bound on the ID only saves reading most of them.
+// forget removes, every forgetEvery, records of settled messages that are old enough by Moment.Passed.
+// The bound on the ID only saves reading most of them.
 func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,7 +167,7 @@ func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	return err
 }
 
-// forgetEvery is how often a process removes notes about settled messages.
+// forgetEvery is how often a process removes records of settled messages.
 const forgetEvery = time.Hour
 
 // due is a delayed message that is due, without its payload.
@@ -175,8 +176,8 @@ type due struct {
 	unfit error // why it becomes a dead letter; nil: it is promoted
 }
 
-// promote promotes due messages, in order. A message that the database refuses becomes a dead letter, and its number goes to the next one:
-// inside the transaction nobody has seen it.
+// promote promotes due messages, in order. A message that the database refuses becomes a dead letter,
+// and its number goes to the next message: it is not visible outside the transaction.
 func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, buried int, err error) {
 	sequences := map[string]*queuedriver.Sequence{}
 	var refused error
@@ -189,7 +190,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 		if s == nil {
 			s = &queuedriver.Sequence{}
 			var producer, n int64
-			var used *int64 // null: an earlier version has used it, perhaps just now
+			var used *int64 // null: an earlier version has used it, possibly just now
 			if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
 				return 0, 0, err
 			}
@@ -231,7 +232,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 			continue
 		}
 		switch err := buryDelayed(tx, &msgs[i], now); {
-		case sqlitedb.IsRefusal(err): // the dead letters do not take it either: it stays where it is
+		case sqlitedb.IsRefusal(err): // queue_dead refuses it, too: it stays where it is
 		case err != nil:
 			return 0, 0, err
 		default:
@@ -250,7 +251,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 	return promoted, buried, nil
 }
 
-// promotedTypes are the types of those that were promoted.
+// promotedTypes returns the types of the messages that were promoted.
 func promotedTypes(msgs []due) (types []string) {
 	for i := range msgs {
 		if msgs[i].unfit == nil && !slices.Contains(types, msgs[i].Type) {
@@ -262,9 +263,10 @@ func promotedTypes(msgs []due) (types []string) {
 
 // takesOthers returns an error if the database refuses even an empty message.
 //
-// rule: a refused message becomes a dead letter only if the database takes others. Refusing everything is a mistake of an operator.
+// rule: a refused message becomes a dead letter only if the database accepts others. Refusing
+// everything is an operator's mistake.
 func takesOthers(tx *sqlitedb.Tx) error {
-	const probe = "~probe" // no type has such a name
+	const probe = "~probe" // not a valid type name
 	if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload) VALUES (?, ?, ?)`, probe, make([]byte, len(queue.ID{})), []byte{}); err != nil {
 		return err
 	}
@@ -288,10 +290,10 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
 	return err
 }
 
-// settleDelayed removes a delayed message, and notes that, because its publisher may still retry it.
+// settleDelayed removes a delayed message, and records that, because its publisher may still retry it.
 func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
-	if err == nil && n > 0 { // rule: whatever the time of the ID and a clock say
+	if err == nil && n > 0 { // rule: recorded whatever the time of the ID and a clock say
 		_, err = tx.Exec(`INSERT OR IGNORE INTO queue_delayed_settled (id, passed) VALUES (?, ?)`, s.ID[:], passed.Milliseconds())
 	}
 	return n > 0, err
@@ -309,8 +311,8 @@ func readDelayed(tx *sqlitedb.Tx, behind walk, until time.Time, limit queue.Limi
 	return out, err
 }
 
-// eachDue calls f with the messages behind w that are due at the given time, in order, until it
-// returns false, and tells w what it passes over. Payloads are not read: they are moved inside the
+// eachDue calls f with the messages after w that are due at the given time, in order, until f returns
+// false. It moves w past the messages that it skips. Payloads are not read: they are moved inside the
 // database.
 func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64) bool) error {
 	rows, err := tx.Query(`SELECT due, type, id, length(payload), `+headersColumn+` FROM queue_delayed WHERE due <= ? AND (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
@@ -343,7 +345,7 @@ func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64
 	return rows.Err()
 }
 
-// dueOf is the due time of a key as it is stored; the zero key is before all others.
+// dueOf is the due time of a key as it is stored; the zero key precedes all others.
 func dueOf(s queue.ScheduleKey) int64 {
 	if s == (queue.ScheduleKey{}) {
 		return math.MinInt64

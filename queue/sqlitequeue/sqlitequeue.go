@@ -10,7 +10,7 @@
 //	queue_settings  type, drain_paused, publish_paused, max_backlog, why, changed
 //	queue_members   id, member (JSON), seen
 //	queue_notifications  n, type
-//	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
+//	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences belong to it
 //
 // Rows of queue_messages whose id is not a message ID are skipped, see queue.ForeignKeyStore.
 //
@@ -95,14 +95,14 @@ const (
 	placeColumn      = `place TEXT NOT NULL DEFAULT ''`
 )
 
-// rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is
-// gained (0302).
+// rowsPerStatement is how many rows a statement inserts or deletes. More than about ten rows gain
+// nothing (0302).
 const rowsPerStatement = 20
 
 // Ranges are deleted with one statement, which costs half of what it costs to look each ID up (0312).
 const (
 	minRange = rowsPerStatement + 1 // IDs: fewer are one statement anyway
-	maxRange = 1000                 // so that what arrives late in one range makes the others no slower
+	maxRange = 1000                 // so that a late message in one range does not slow down the others
 
 	deleteRange = `DELETE FROM queue_messages WHERE type = ? AND id BETWEEN ? AND ?`
 )
@@ -114,7 +114,7 @@ var (
 	deleteMany = deleteRows(rowsPerStatement)
 )
 
-// insertRows leaves a message alone that is there already: rule: Insert is idempotent by ID.
+// insertRows skips messages that are stored already. rule: Insert is idempotent by ID.
 func insertRows(n int) string {
 	return `INSERT OR IGNORE INTO queue_messages (type, id, payload, headers) VALUES ` + strings.Repeat(`, (?, ?, ?, ?)`, n)[2:]
 }
@@ -134,7 +134,7 @@ type Queue struct {
 	last   int64       // version of queue_delayed_passed that this process has stored …
 	since  clock.Watch // … and since when
 	forgot time.Time   // when old notes were removed
-	walk   walk        // past what cannot be promoted
+	walk   walk        // past messages that cannot be promoted
 	strays queuedriver.StrayRecord
 }
 
@@ -170,15 +170,14 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	return q, nil
 }
 
-// Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no
-// error.
+// Close implements queue.Queue. It waits for transactions in progress. Closing twice is no error.
 func (q *Queue) Close() error { return explain("close", q.db.Close()) }
 
-// Database returns the open database, for what else is kept in it. It is closed with the queue.
+// Database returns the open database, for other data that is kept in it. It is closed with the queue.
 func (q *Queue) Database() *sqlitedb.DB { return q.db }
 
 // Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or
-// Promote, advanced by what has passed since.
+// Promote, advanced by the time elapsed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	if err := q.db.Usable(ctx); err != nil {
 		return time.Time{}, explain("read the clock", err)
@@ -228,8 +227,8 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	return insertError(ctx, "insert "+typ, err, written)
 }
 
-// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. It continues
-// behind a page that has only foreign keys.
+// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. After a
+// page that has only foreign keys it continues with the next one.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -254,8 +253,9 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	return out, nil
 }
 
-// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one. SQLite reads rows as they are asked for;
-// with LIMIT ? it would prepare the statement anew each time, as the plan might depend on the number.
+// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one.
+// SQLite reads rows as they are requested; with LIMIT ? it would prepare the statement anew each time,
+// as the plan might depend on the number.
 func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queue.Message) (read int, last []byte, err error) {
 	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id`, typ, from)
 	if err != nil {
@@ -281,7 +281,7 @@ func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queu
 		if err := decode(&m, id, headers); err != nil {
 			return 0, nil, err
 		}
-		if n := len(*out); n == cap(*out) { // few, or as many as there may be: doubling would copy all of them once more
+		if n := len(*out); n == cap(*out) { // in big steps, up to the limit: doubling would copy all of them once more
 			*out = slices.Grow(*out, min(16+7*n, limit.Messages-n))
 		}
 		*out = append(*out, m)
@@ -292,8 +292,10 @@ func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queu
 	return read, last, rows.Err()
 }
 
-// Ack implements queue.Queue: deletes ranges of (type, id), or else by ID, in one transaction, not synced. rule: a lost acknowledgement only
-// redelivers.
+// Ack implements queue.Queue: deletes ranges of (type, id), or else by ID, in one transaction, not
+// synced.
+//
+// rule: a lost acknowledgement only redelivers.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
@@ -321,11 +323,11 @@ func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	return nil
 }
 
-// isRange tells whether ids are all that is between the first and the last of them, both included. It
-// reads the index only.
+// isRange reports whether ids are all the IDs from the first to the last of them, inclusive. It reads
+// only the index.
 //
-// rule: a range is deleted only if it was read whole. A late row, or a foreign one, was never read.
-// Nobody else writes between this look and the end of the transaction.
+// rule: a range is deleted only if all of it was read. A late row, or a foreign one, was never read.
+// No other writer can write between this check and the end of the transaction.
 func isRange(tx *sqlitedb.Tx, typ string, ids []queue.ID) (bool, error) {
 	if len(ids) < minRange {
 		return false, nil
@@ -367,8 +369,8 @@ func deleteEach(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	return nil
 }
 
-// Depth implements queue.Queue: at most max+1 entries of the index; of all of them if there are
-// foreign keys among those.
+// Depth implements queue.Queue. It reads at most max+1 entries of the index, or possibly all of them
+// if there are foreign keys among the first ones.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
@@ -381,7 +383,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ? + 0)`, typ, int64(most)+1); err != nil {
 			return err
 		}
-		// rule: a foreign key is no message: it is not counted, and holds no publisher back
+		// rule: a foreign key is not a message: it is not counted, and blocks no publisher
 		if foreign > 0 {
 			if _, err := tx.Get([]any{&n}, `SELECT count(*) FROM (SELECT 1 FROM queue_messages WHERE type = ? AND `+isMessage+` LIMIT ?)`, typ, int64(most)+1); err != nil {
 				return err

@@ -12,17 +12,17 @@ import (
 // Rows of other programs under invalid type names are skipped without a statement for each row, see
 // docs/decisions/0117.
 
-// walkAgain is how long delayed messages that cannot be promoted are not looked at again. A message
-// that is stored among them after it was due is late by that much more.
+// walkAgain is how long delayed messages that cannot be promoted are not checked again. A message that
+// is stored among them after it was due may be late by that much more.
 const walkAgain = 5 * time.Second
 
-// noType chooses rows whose type no type can have.
+// noType selects rows with an invalid type name.
 const noType = `(type GLOB '*[^a-z0-9._-]*' OR type NOT GLOB '[a-z0-9]*' OR octet_length(type) > 64)`
 
-// skipScan adds the types of a table: its first type, the first one behind that, and so on, each
+// skipScan adds the types of a table: its first type, the first one after that, and so on, each
 // found by the table's index on (type, id).
 func skipScan(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
-	strays := straysOf(table, "types that no type can have", noType)
+	strays := straysOf(table, "invalid type names", noType)
 	rows, err := tx.Query(`WITH RECURSIVE names (type) AS (
 			SELECT min(type) FROM ` + table + `
 			UNION ALL
@@ -44,15 +44,16 @@ type walk struct {
 	foreign, kept queue.Strays
 }
 
-// beginWalk returns where a search begins: behind what was skipped lately, or from the start.
+// beginWalk returns where a search begins: after the messages that were skipped recently, or at the
+// start.
 func (q *Queue) beginWalk() walk {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w := q.walk; !w.ended.IsZero() && time.Since(w.ended) < walkAgain {
 		return w
 	}
-	w := walk{from: math.MinInt64, foreign: straysOf("queue_delayed", "delayed messages of types that no type can have, or without an ID", noType+` OR id = zeroblob(20)`),
-		kept: straysOf("queue_delayed", "delayed messages that cannot be read whole", "")}
+	w := walk{from: math.MinInt64, foreign: straysOf("queue_delayed", "delayed messages with an invalid type name or a zero ID", noType+` OR id = zeroblob(20)`),
+		kept: straysOf("queue_delayed", "delayed messages that cannot be decoded completely", "")}
 	w.kept.Remedy = "fencepost scheduled ls lists them, scheduled rm removes them"
 	return w
 }
@@ -67,7 +68,7 @@ func (w *walk) pass(m *queue.Message, due int64) {
 	}
 }
 
-// endWalk remembers how far a search has come.
+// endWalk records how far a search has got.
 func (q *Queue) endWalk(w walk) {
 	q.strays.Set(w.foreign)
 	q.strays.Set(w.kept)

@@ -36,7 +36,7 @@ var workerRules = []rule{
 		old: "	case n == 0:\n", new: "	case false:\n"},
 
 	// Loose messages.
-	{file: "queue/loose.go", rule: "a number of 0 alone makes no message loose", in: "worker/internal/ledger", tests: "TestLedgerHoldsWhatOnlyLooksLoose",
+	{file: "queue/loose.go", rule: "a number of 0 alone does not make a message loose", in: "worker/internal/ledger", tests: "TestLedgerHoldsWhatOnlyLooksLoose",
 		old: `m.ID.N() == 0 && m.Headers[LooseHeader] == LooseValue`, new: `m.ID.N() == 0`},
 	{file: "queue/queuedriver/loose.go", rule: "a map that the caller shares", tests: "TestMakeLoose",
 		old: `headers := maps.Clone(m.Headers)`, new: `headers := m.Headers; _ = maps.Clone[map[string]string]`},
