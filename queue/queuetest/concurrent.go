@@ -98,7 +98,7 @@ func testVisibleInOrder(t *testing.T, open func(t *testing.T) queue.Queue) {
 			msgs = append(msgs, queue.Message{ID: id(round, uint64(round+1), uint64(n)), Payload: []byte("x")})
 		}
 		var both sync.WaitGroup
-		for i, q := range []queue.Queue{writer, rival} { // a late attempt and its repetition
+		for i, q := range []queue.Queue{writer, rival} { // a late attempt and its retry
 			both.Go(func() {
 				if err := q.Insert(ctx, "orders", msgs[:size/(2-i)]); err != nil {
 					t.Error(err)

@@ -73,7 +73,7 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 	want("orders", queue.Settings{})
 
-	// A type that was registered before, and one that nobody has heard of.
+	// A type that was registered before, and one that is unknown.
 	if err := q.RegisterType(ctx, "orders"); err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +88,10 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 		t.Fatal(err)
 	}
 	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"audit", "orders"}) {
-		t.Errorf("Types = %v, %v: a type about which something is said is known", types, err)
+		t.Errorf("Types = %v, %v: a type with settings must be listed", types, err)
 	}
 
-	// One setting after the other; each leaves the others alone.
+	// One setting after the other; none affects the others.
 	change("orders", queue.SettingsPatch{PublishPaused: new(true)})
 	change("orders", queue.SettingsPatch{MaxBacklog: new(7), Why: strings.Repeat("x", queue.MaxReason+1)})
 	want("orders", queue.Settings{DrainPaused: true, PublishPaused: true, MaxBacklog: 7, Why: strings.Repeat("x", queue.MaxReason), Changed: some})
@@ -108,7 +108,7 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), numbered("orders", 1, 3))
 }
 
-// testSettingsRace: several operators change different settings of one new type at the same time, and no change is lost. A backend that
+// testSettingsRace: several operators change different settings of one new type concurrently, and no change is lost. A backend that
 // reads, changes and writes back in separate steps would lose some.
 func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	changes := []queue.SettingsPatch{{DrainPaused: new(true)}, {PublishPaused: new(true)}, {MaxBacklog: new(5)}}
@@ -213,7 +213,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	beat(b) // back again
 	want(a, b)
 
-	// Several at once, the same ones from several places.
+	// Several members concurrently, each from several handles.
 	var all sync.WaitGroup
 	for range 3 {
 		q := open(t)
@@ -231,7 +231,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		members = append(members, queue.Member{Instance: fmt.Sprint("m", i), Started: started})
 	}
 	want(members...)
-	for after := -1; after <= len(members); after++ { // behind each of them, before and behind all
+	for after := -1; after <= len(members); after++ { // after each of them, before and after all
 		for most := 1; most <= len(members)+1; most++ {
 			id, from := "", max(after, 0)
 			if after == len(members) {
@@ -242,11 +242,11 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			got, err := q.Members(ctx, id, most)
 			rest := members[min(from, len(members)):]
 			if rest = rest[:min(most, len(rest))]; err != nil || !slices.EqualFunc(got, rest, func(a, b queue.Member) bool { return a.Instance == b.Instance }) {
-				t.Errorf("%d members behind %q: %+v, %v, want %+v", most, id, got, err, rest)
+				t.Errorf("%d members after %q: %+v, %v, want %+v", most, id, got, err, rest)
 			}
 		}
 	}
 	if types, err := q.Types(ctx); err != nil || len(types) != 0 {
-		t.Errorf("Types = %v, %v: what members serve is no type yet", types, err)
+		t.Errorf("Types = %v, %v: a type that only members serve must not be listed", types, err)
 	}
 }

@@ -80,7 +80,7 @@ func testBury(t *testing.T, q queue.Queue) {
 		}
 	}
 
-	// Again, and with others: what is there stays as it was.
+	// Again, and with others: existing letters stay unchanged.
 	again := slices.Clone(letters[1:5])
 	for i := range again {
 		again[i].Reason = "another reason"
@@ -94,15 +94,15 @@ func testBury(t *testing.T, q queue.Queue) {
 	mustBury(t, q, "orders", letters[2:3])
 	wantMessages(t, fetchAll(t, q, "orders"), append(slices.Clone(msgs[:1]), msgs[5:]...))
 
-	// Of another type with a common prefix.
+	// Letters of another type with a common prefix.
 	mustInsert(t, q, "orders-b", numbered("orders-b", 1, 3))
 	mustBury(t, q, "orders-b", lettersOf(numbered("orders-b", 1, 3)))
 	wantLetters(t, dead(t, q, "orders"), letters[1:5])
 	if types, err := q.Types(t.Context()); err != nil || !slices.Equal(types, []string{"orders", "orders-b"}) {
-		t.Errorf("Types = %v, %v: a type of dead letters only counts", types, err)
+		t.Errorf("Types = %v, %v: a type with only dead letters must be listed", types, err)
 	}
 
-	// In steps, as a reader does.
+	// In pages, as a reader does.
 	var all []queue.DeadLetter
 	for after := (queue.ID{}); ; after = all[len(all)-1].ID {
 		got, err := q.DeadLetters(t.Context(), "orders", after, queue.Limit{Messages: 3})
@@ -216,7 +216,7 @@ func testBuryFaults(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testLetters: DeadLetters finds exactly what its filter selects, in order and across pages, also while letters are removed.
+// testLetters: DeadLetters finds exactly the letters that its filter selects, in order and across pages, even while letters are removed.
 func testLetters(t *testing.T, q queue.Queue) {
 	var want []queue.DeadLetter
 	for _, typ := range []string{"audit", "orders"} {
@@ -319,7 +319,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	}
 	wantLetters(t, dead(t, q, "orders"), lettersOf(msgs)[10:])
 
-	// The removal fails for good, as if this process had died before it: the letters stay, nothing is lost.
+	// The removal fails permanently, as if this process had died before it: the letters stay, nothing is lost.
 	remove.Kind = Lost
 	if n, err := requeue(t.Context(), dead(t, q, "orders")); n != 0 || err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("requeued %d, %v", n, err)
@@ -328,7 +328,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	if got := payloads(10); !slices.Equal(got, want(msgs[10:])) {
 		t.Errorf("messages: %q", got)
 	}
-	// As documented, once more is a second copy.
+	// As documented, requeueing again makes a second copy.
 	remove.Kind = None
 	if n, err := requeue(t.Context(), dead(t, q, "orders")); n != 10 || err != nil {
 		t.Errorf("requeued %d, %v", n, err)
@@ -350,7 +350,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testMarks: a holder note belongs to its type, the last one wins, and it makes no type known.
+// testMarks: a holder note belongs to its type, the last one wins, and it does not make the type known to Types.
 func testMarks(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	want := func(typ, mark string) {
@@ -368,6 +368,6 @@ func testMarks(t *testing.T, open func(t *testing.T) queue.Queue) {
 		want("orders-b", "")
 	}
 	if types, err := q.Types(t.Context()); err != nil || len(types) != 0 {
-		t.Errorf("Types = %v, %v: a mark is no type", types, err)
+		t.Errorf("Types = %v, %v: a type with only a note must not be listed", types, err)
 	}
 }

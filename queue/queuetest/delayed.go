@@ -105,7 +105,7 @@ func wantPromoted(t *testing.T, got []queue.Message) {
 	last := map[uint64]uint64{}
 	for i, m := range got {
 		if m.ID.N() != last[m.ID.Producer()]+1 {
-			t.Errorf("message %d (%s) has number %d of %016x, behind %d", i, short(m), m.ID.N(), m.ID.Producer(), last[m.ID.Producer()])
+			t.Errorf("message %d (%s) has number %d of %016x, after %d", i, short(m), m.ID.N(), m.ID.Producer(), last[m.ID.Producer()])
 		}
 		if last[m.ID.Producer()] = m.ID.N(); !m.Due.IsZero() {
 			t.Errorf("message %d has a Due", i)
@@ -114,7 +114,7 @@ func wantPromoted(t *testing.T, got []queue.Message) {
 }
 
 // testDelayed: delayed messages are listed in the order of their keys and are not pending; promotion makes those that are due pending, in
-// the same order, behind what is there; and a late retry of their publisher brings none back.
+// the same order, after the pending messages; and a late retry of their publisher stores none of them again.
 func testDelayed(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	past, soon, later := at.Add(-2*time.Second), at.Add(-time.Second), at.Add(time.Hour)
@@ -125,7 +125,7 @@ func testDelayed(t *testing.T, q queue.Queue) {
 	future := delayedMessages("orders", later, at, 4, 5, 5)
 	mustDelay(t, q, future)
 	mustDelay(t, q, slices.Concat(orders, audit))
-	mustDelay(t, q, slices.Concat(orders, audit)) // a repetition
+	mustDelay(t, q, slices.Concat(orders, audit)) // a retry
 	mustDelay(t, q, first)
 	mustInsert(t, q, "orders", []queue.Message{{ID: queue.NewID(past, 7, 1), Payload: []byte("already there")}})
 
@@ -152,7 +152,7 @@ func testDelayed(t *testing.T, q queue.Queue) {
 	if p := mustPromote(t, q, queue.Limit{Messages: 2}); p.Messages != 2 || p.Next.UnixMilli() != soon.UnixMilli() || p.Next.After(p.Now) {
 		t.Errorf("promoted %+v, want 2 and the next ones due", p)
 	}
-	mustDelay(t, q, slices.Concat(orders, audit, first)) // a late repetition
+	mustDelay(t, q, slices.Concat(orders, audit, first)) // a late retry
 	if p := mustPromote(t, q, queue.Limit{Messages: 100, Bytes: 1}); p.Messages != 1 {
 		t.Errorf("promoted %+v within 1 byte", p)
 	}
@@ -161,7 +161,7 @@ func testDelayed(t *testing.T, q queue.Queue) {
 	wantPayloads(t, got, "already there", "orders 9", "orders 1", "orders 2", "orders 3")
 	wantPromoted(t, got)
 	if a, b := got[1].ID, got[4].ID; a.Producer() != b.Producer() {
-		t.Errorf("promoted under the producer numbers %016x and then %016x: nothing tells a consumer their order", a.Producer(), b.Producer())
+		t.Errorf("promoted under the producer numbers %016x and then %016x: a consumer cannot know their order", a.Producer(), b.Producer())
 	}
 	wantMessages(t, got[2:4], []queue.Message{promotedAs(orders[0], got[2].ID), promotedAs(orders[1], got[3].ID)})
 	if old := at.Add(-time.Second); got[1].ID.Time().Before(old) {
@@ -174,7 +174,7 @@ func testDelayed(t *testing.T, q queue.Queue) {
 
 	mustAck(t, q, "audit", ids(fetchAll(t, q, "audit")))
 	mustAck(t, q, "orders", ids(got))
-	mustDelay(t, q, slices.Concat(orders, audit, first)) // a repetition that is very late
+	mustDelay(t, q, slices.Concat(orders, audit, first)) // a very late retry
 	if p := mustPromote(t, q, anyLimit); p.Messages != 0 || p.Next.UnixMilli() != later.UnixMilli() {
 		t.Errorf("promoted %+v, want none, and the next in an hour", p)
 	}
@@ -334,19 +334,19 @@ func testCancelDelayed(t *testing.T, q queue.Queue) {
 	cancel(2, msgs[1], msgs[4])
 	cancel(0, msgs[1], msgs[4])
 	cancel(0)
-	mustDelay(t, q, msgs) // a late repetition does not bring them back
+	mustDelay(t, q, msgs) // a late retry does not store them again
 	promoteAll(t, q)
 	got := fetchAll(t, q, "orders")
 	wantPayloads(t, got, "orders 1", "orders 3", "orders 4")
 	wantPromoted(t, got)
 	cancel(1, msgs[0], msgs[1], msgs[5])
-	// A repetition of what was cancelled may lie there until it is due; it is never promoted.
+	// A retry of a cancelled message may be stored until it is due; it is never promoted.
 	if n := promoteAll(t, q); n != 0 || len(fetchAll(t, q, "orders")) != 3 {
 		t.Errorf("%d more were promoted", n)
 	}
 }
 
-// testPromoteConcurrently: several processes delay, cancel and promote at the same time. Every message is promoted once or cancelled, and
+// testPromoteConcurrently: several processes delay, cancel and promote concurrently. Every message is promoted once or cancelled, and
 // the numbers of a type have no gaps.
 func testPromoteConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const producers, batches, each = 3, 12, 5
@@ -400,7 +400,7 @@ func testPromoteConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) 
 		got := fetchAll(t, q, typ)
 		wantPromoted(t, got)
 		for _, m := range got {
-			seen[string(m.Payload)] = true // of each producer the same texts
+			seen[string(m.Payload)] = true // all producers have the same payloads
 		}
 		if len(got) != total/2 {
 			t.Errorf("%d messages of %s, want %d", len(got), typ, total/2)

@@ -67,10 +67,10 @@ const (
 	Hang
 	// HangPerformed: performed, then blocks until the context ends.
 	HangPerformed
-	// Refused: an Insert is performed for the first Keep messages and refused for certain for the others. Other operations
+	// Refused: an Insert is performed for the first Keep messages and certainly refused for the others. Other operations
 	// fail with ErrPermission.
 	Refused
-	// Unreachable: not performed, for certain, but worth another attempt.
+	// Unreachable: certainly not performed; a retry may succeed.
 	Unreachable
 )
 
@@ -92,7 +92,7 @@ type Faulty struct {
 	// Next decides about each operation; n is the number of messages or IDs. nil means no faults. It may be called
 	// concurrently.
 	Next func(op Op, typ string, n int) Fault
-	// Around, if set, is called before Next, and the function that it returns when the operation is about to return. Both run
+	// Around, if set, is called before Next, and the function that it returns is called when the operation is about to return. Both run
 	// in the caller's goroutine without any lock held, so they may take their time.
 	Around func(op Op, typ string) (after func())
 
@@ -119,7 +119,7 @@ func (f *Faulty) Close() error {
 	return f.Queue.Close()
 }
 
-// around begins an operation; what it returns ends it.
+// around begins an operation; the function that it returns ends it.
 func (f *Faulty) around(op Op, typ string) (after func()) {
 	if f.Around == nil {
 		return func() {}
@@ -163,7 +163,7 @@ func (f *Faulty) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 		_ = perform(ctx, msgs[:keep])
 		return unclear
 	case Late:
-		// The server has the messages: what the caller does from here on neither stops it nor changes them.
+		// The server has the messages: the caller can no longer stop it or change them.
 		lateCtx, msgs := context.WithoutCancel(ctx), slices.Clone(msgs)
 		for i := range msgs {
 			msgs[i].Payload, msgs[i].Headers = bytes.Clone(msgs[i].Payload), maps.Clone(msgs[i].Headers)

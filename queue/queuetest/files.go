@@ -51,7 +51,7 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	if _, ok, err := q.RegistryEntry(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
 	}
-	// A place is set and replaced, and not forgotten.
+	// A place is set and replaced, but never removed.
 	moved := queue.RegistryEntry{FileID: mine.FileID, Generation: 1, Epoch: 1 << 62, DurableIndex: 1 << 62}
 	for _, step := range [][2]string{{"", ""}, {"a:/data", "a:/data"}, {"", "a:/data"}, {"s3://b/ö", "s3://b/ö"}} {
 		if updated, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: mine.FileID, Place: step[0]}); !updated || err != nil {
@@ -79,11 +79,11 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 		first = next
 	}
 	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"orders", "orders1"}) {
-		t.Errorf("Types = %v, %v: a type that only has a file counts", types, err)
+		t.Errorf("Types = %v, %v: a type with only a file must be listed", types, err)
 	}
 }
 
-// One of many wins, all learn which; values only ever rise.
+// testFileRace: of many concurrent registrations one wins, and all callers learn which; values never decrease.
 func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const processes, each = 4, 4
 	var mu sync.Mutex
@@ -125,7 +125,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// Raising the registry entry and removing messages from the queue are one step, which only the registered writer may take.
+// testAckFile: raising the registry entry and removing messages are one atomic step, which only the registered writer may take.
 func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 	ctx, q, other := t.Context(), open(t), open(t)
 	file := func(id byte, epoch, index uint64) queue.RegistryEntry {
@@ -150,7 +150,7 @@ func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("File = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
 		}
 	}
-	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // none is registered before or after
+	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // no file is registered, before or after
 	register(t, q, file(1, 5, 0))
 	ack(q, file(1, 5, 10), 10, true, file(1, 5, 10))
 	ack(q, file(1, 5, 20), 25, true, file(1, 5, 20))
@@ -182,7 +182,7 @@ func register(t *testing.T, q queue.Queue, f queue.RegistryEntry) {
 	}
 }
 
-// A successor takes the entry over from the file it names, from no other; nothing goes back.
+// testFileSuccession: a successor takes the entry over from the file that it names, and from no other; values never decrease.
 func testFileSuccession(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	id := func(b byte) [16]byte { return [16]byte{b, 0, 0xff} }
@@ -214,20 +214,20 @@ func testFileSuccession(t *testing.T, q queue.Queue) {
 	if ok, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: id(2), Epoch: 8, DurableIndex: 150}); !ok || err != nil {
 		t.Errorf("UpdateFile of the successor = %v, %v", ok, err)
 	}
-	succeed(1, second, queue.RegistryEntry{FileID: id(2), Generation: 2, Epoch: 8, DurableIndex: 150}) // repeated late: nothing goes back
+	succeed(1, second, queue.RegistryEntry{FileID: id(2), Generation: 2, Epoch: 8, DurableIndex: 150}) // a late retry: no value decreases
 	if got, err := q.RegisterFile(ctx, "orders", queue.RegistryEntry{FileID: id(1)}); got.FileID != id(2) || err != nil {
 		t.Errorf("RegisterFile of the predecessor = %+v, %v", got, err)
 	}
 	third := queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 1, DurableIndex: 2}
 	succeed(2, third, queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150})
-	succeed(1, second, queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150}) // carried out much too late
+	succeed(1, second, queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150}) // executed much too late
 	succeed(3, queue.RegistryEntry{FileID: id(4)}, queue.RegistryEntry{FileID: id(4), Generation: 1, Epoch: 8, DurableIndex: 150})
 	if _, ok, err := q.RegistryEntry(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
 	}
 }
 
-// Of many successors of one file exactly one wins, and all learn which.
+// testFileSuccessionRace: of many concurrent successors of one file exactly one wins, and all callers learn which.
 func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const processes, rounds = 4, 8
 	last := queue.RegistryEntry{Generation: 1}
@@ -261,7 +261,7 @@ func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// Whether the answer or the operation was lost, repeating it finds out.
+// testFileSuccessionFaults: a retry succeeds, whether the answer or the operation was lost.
 func testFileSuccessionFaults(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	last := queue.RegistryEntry{Generation: 1}

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Memory is a queue in memory: for tests of code that uses a queue, and the yardstick of the conformance suite. It keeps
-// nothing beyond the process. Use NewMemory.
+// Memory is a queue in memory: for tests of code that uses a queue, and the reference of the conformance suite. Its
+// contents are lost with the process. Use NewMemory.
 type Memory struct {
 	// OnStore, if set before the first use, is called for every message that Insert adds, in order, with the queue
 	// locked: an Oracle's Observe, for example.
@@ -112,7 +112,7 @@ func (m *Memory) insert(typ string, msgs []queue.Message) {
 	m.msgs[typ] = list
 }
 
-// Plant adds a message as a publisher that is not ours might: nothing is checked.
+// Plant adds a message as a foreign publisher might: nothing is checked.
 func (m *Memory) Plant(typ string, msg queue.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,7 +122,7 @@ func (m *Memory) Plant(typ string, msg queue.Message) {
 	}
 }
 
-// Spoil makes a pending message one that cannot be decoded, for the given reason; without a reason it mends it.
+// Spoil makes a pending message one that cannot be decoded, for the given reason; without a reason it repairs it.
 func (m *Memory) Spoil(typ string, id queue.ID, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +132,7 @@ func (m *Memory) Spoil(typ string, id queue.ID, why string) {
 	}
 }
 
-// PlantForeign puts something under foreign keys of a type. They lie behind its messages.
+// PlantForeign stores something under foreign keys of a type. They sort after its messages.
 func (m *Memory) PlantForeign(typ string, keys ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,7 +153,7 @@ func (m *Memory) ForeignKeys(ctx context.Context, typ, after string, most int) (
 	return keys[:min(len(keys), most)], nil
 }
 
-// Strays implements queue.Queue. It holds what was inserted, and nothing else.
+// Strays implements queue.Queue. There are none: a Memory holds only inserted messages.
 func (m *Memory) Strays() []queue.Strays { return nil }
 
 // RemoveForeignKeys implements queue.Queue.
@@ -227,7 +227,7 @@ func (m *Memory) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	return nil
 }
 
-// remove takes messages away. m is locked.
+// remove removes messages. m is locked.
 func (m *Memory) remove(typ string, ids []queue.ID) {
 	if len(ids) == 0 {
 		return
@@ -245,7 +245,7 @@ func (m *Memory) remove(typ string, ids []queue.ID) {
 	}
 	kept := slices.DeleteFunc(list[from:to], func(msg queue.Message) bool { return gone[msg.ID] })
 	if from == 0 && len(kept) == 0 {
-		list = list[to:] // the usual case, at the cost of what is deleted and not of what is left
+		list = list[to:] // the usual case: the cost grows with the deleted messages, not with the remaining ones
 	} else {
 		list = slices.Delete(list, from+len(kept), to)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// notifications is the log of a Memory: how many it had, and the latest.
+// notifications is the log of a Memory: the latest notifications, and a count of all.
 type notifications struct {
 	count  int64
 	latest []string
@@ -70,7 +70,7 @@ func (m *Memory) Pending(ctx context.Context, types []string, most int) ([]strin
 	return found, nil
 }
 
-// pending are the types with messages or foreign keys. m.mu is held.
+// pending returns the types with messages or foreign keys. m.mu is held.
 func (m *Memory) pending() map[string]bool {
 	all := map[string]bool{}
 	for typ, list := range m.msgs {

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// testInsertTwice: inserting messages again, or parts of them, stores nothing twice. Every retry of a publisher rests on it.
+// testInsertTwice: inserting messages again, or parts of them, stores nothing twice. Every retry of a publisher relies on it.
 func testInsertTwice(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 10)
 	mustInsert(t, q, "orders", msgs)
@@ -51,7 +51,7 @@ func testInsertAfterAck(t *testing.T, q queue.Queue) {
 	wantMessages(t, got[len(got)-6:], msgs[4:])
 }
 
-// testInsertInvalid: if one message of a call is invalid, none is stored, and the error says so for certain.
+// testInsertInvalid: if one message of a call is invalid, none is stored, and the error says so with certainty.
 func testInsertInvalid(t *testing.T, q queue.Queue) {
 	good := numbered("orders", 1, 1)[0]
 	for name, tc := range map[string]struct {
@@ -111,11 +111,11 @@ func testFetchOrder(t *testing.T, q queue.Queue) {
 	for i, m := range want {
 		wantMessages(t, mustFetch(t, q, "orders", m.ID, queue.Limit{Messages: 100}), want[i+1:])
 	}
-	// An ID that is not there, between two that are.
+	// An ID that does not exist, between two that do.
 	wantMessages(t, mustFetch(t, q, "orders", id(0, 1, 3), queue.Limit{Messages: 2}), want[3:5])
 }
 
-// cousins are type names that are easily mixed up: prefixes of each other, and characters next to the separators in the sort order.
+// cousins are type names that are easily confused: prefixes of each other, and characters next to the separators in the sort order.
 var cousins = []string{"a", "a-b", "a.b", "a0", "a_b", "aa", "a-", "a.", "b", "0", strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a", 63) + "b"}
 
 // testTypesApart: types whose names share a prefix do not see each other's messages, whatever their names are in the backend's sort order.
@@ -166,14 +166,14 @@ func testFetchLimits(t *testing.T, q queue.Queue) {
 		{queue.Limit{Messages: 3, Bytes: 10 * each}, 3},
 		{queue.Limit{Messages: 30, Bytes: 1 << 40}, 30},
 	} {
-		for range 3 { // a backend may learn from earlier calls, and must not learn wrongly
+		for range 3 { // a backend may adapt to earlier calls, and must still be right
 			if got := mustFetch(t, q, "orders", queue.ID{}, tc.limit); len(got) != tc.want {
 				t.Fatalf("%+v: got %d messages, want %d", tc.limit, len(got), tc.want)
 			}
 		}
 		wantMessages(t, mustFetch(t, q, "orders", queue.ID{}, tc.limit), msgs[:tc.want])
 	}
-	// In steps, as a consumer does.
+	// In pages, as a consumer does.
 	var all []queue.Message
 	for after := (queue.ID{}); ; after = all[len(all)-1].ID {
 		got := mustFetch(t, q, "orders", after, queue.Limit{Messages: 7})
@@ -185,7 +185,7 @@ func testFetchLimits(t *testing.T, q queue.Queue) {
 	wantMessages(t, all, msgs)
 }
 
-// headersOf makes n headers, whose keys and values hold the text, too.
+// headersOf makes n headers, whose keys and values contain the text.
 func headersOf(n int, text string) map[string]string {
 	headers := map[string]string{}
 	for i := range n {
@@ -196,7 +196,7 @@ func headersOf(n int, text string) map[string]string {
 
 // testLimitsCountHeaders: readers limit bytes because of their memory, and many headers take most of it.
 func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
-	headers := headersOf(queue.MaxHeaderCount-1, "") // a delayed message has one less
+	headers := headersOf(queue.MaxHeaderCount-1, "") // a delayed message has room for one less
 	at := now(t, q)
 	delayed := delayedMessages("later", at.Add(time.Hour), at, 1, 1, 30)
 	var msgs []queue.Message
@@ -211,8 +211,8 @@ func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
 	if err := q.MoveToDeadLetters(t.Context(), "audit", letters); err != nil {
 		t.Fatal(err)
 	}
-	limit := queue.Limit{Messages: 30, Bytes: 10 * 100 * int64(len(headers))} // that of 10 messages, and not of 10 with headers that count nothing
-	for range 2 {                                                             // a backend may learn
+	limit := queue.Limit{Messages: 30, Bytes: 10 * 100 * int64(len(headers))} // of 10 messages if headers count, and of more if they do not
+	for range 2 {                                                             // a backend may adapt
 		got := mustFetch(t, q, "orders", queue.ID{}, limit)
 		dead, err := q.DeadLetters(t.Context(), "audit", queue.ID{}, limit)
 		later, err2 := q.Delayed(t.Context(), queue.ScheduleKey{}, limit)
@@ -230,7 +230,8 @@ func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testFetchRepeatable: a fetch does not claim messages, and what it returns belongs to the caller: changing it changes nothing stored.
+// testFetchRepeatable: a fetch does not claim messages, and the returned messages belong to the caller: changing them changes nothing
+// stored.
 func testFetchRepeatable(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 3)
 	mustInsert(t, q, "orders", msgs)
@@ -282,9 +283,9 @@ func testLargest(t *testing.T, q queue.Queue) {
 		msgs[i].Type = "orders"
 	}
 	mustInsert(t, q, "orders", msgs[:3])
-	mustInsert(t, q, "orders", msgs) // the repetition of a batch that landed in part
+	mustInsert(t, q, "orders", msgs) // the retry of a batch that was partly stored
 	wantMessages(t, fetchAll(t, q, "orders"), msgs)
-	for _, n := range []int{1, 2, 4} { // no limit cuts a message in two
+	for _, n := range []int{1, 2, 4} { // no limit splits a message
 		wantMessages(t, mustFetch(t, q, "orders", queue.ID{}, queue.Limit{Messages: n}), msgs[:n])
 	}
 	wantMessages(t, mustFetch(t, q, "orders", msgs[1].ID, queue.Limit{Messages: 10, Bytes: 8 << 20}), msgs[2:3])
@@ -304,8 +305,8 @@ func testLargest(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testHeaders: headers with any valid keys and values come back unchanged, also those that are special in a database, such as "$set" and
-// "a.b", and the largest number of them.
+// testHeaders: headers with any valid keys and values come back unchanged, including those that are special in a database, such as "$set"
+// and "a.b", and the largest number of them.
 func testHeaders(t *testing.T, q queue.Queue) {
 	many := map[string]string{}
 	for i := range 200 {

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// listener reads notifications as a worker does: each read goes on where the one before ended.
+// listener reads notifications as a worker does: each read continues where the previous one ended.
 type listener struct {
 	t    *testing.T
 	q    queue.Queue
@@ -61,7 +61,7 @@ func mustNotify(t *testing.T, q queue.Queue, types ...string) {
 func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: open(t)}
-	l.want(true) // nobody knows what was before
+	l.want(true) // earlier notifications are unknown
 	l.want(false)
 	mustNotify(t, q)
 	l.want(false)
@@ -69,7 +69,7 @@ func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	late := &listener{t: t, q: open(t), mark: l.mark}
 	l.want(false, "audit-1", "orders")
 	l.want(false)
-	for range 20 { // whatever logs there are, each has some
+	for range 20 { // enough that each of the backend's logs has some
 		mustNotify(t, q, "orders")
 		mustNotify(t, open(t), "refunds")
 	}
@@ -82,11 +82,11 @@ func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 	l.want(false)
 	if types, err := q.Types(t.Context()); err != nil || len(types) != 0 {
-		t.Errorf("Types = %v, %v: a notification makes no type", types, err)
+		t.Errorf("Types = %v, %v: a notification must not register a type", types, err)
 	}
 }
 
-// A late reader sees that.
+// testNotificationsMissed: a reader that is too late for some notifications is told so.
 func testNotificationsMissed(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: q}
@@ -102,15 +102,15 @@ func testNotificationsMissed(t *testing.T, open func(t *testing.T) queue.Queue) 
 	}
 	mustNotify(t, q, "orders")
 	l.want(false, "orders")
-	for _, typ := range many[:300] { // one by one, more than one log keeps
+	for _, typ := range many[:300] { // one by one, more than a single log keeps
 		mustNotify(t, q, typ)
 	}
 	if n := l.read(); !n.Missed && len(n.Types) < 300 {
-		t.Errorf("of 300 notifications %d are known, missed %v", len(n.Types), n.Missed)
+		t.Errorf("%d of 300 notifications were read, missed %v", len(n.Types), n.Missed)
 	}
 }
 
-// Of several that notify at a time, each is heard.
+// testNotificationsConcurrently: of several concurrent notifiers, each is heard.
 func testNotificationsConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) {
 	l := &listener{t: t, q: open(t)}
 	l.read()
@@ -176,7 +176,7 @@ func testPendingTypes(t *testing.T, q queue.Queue) {
 	want(cousins[1:]...)
 }
 
-// testPending: which of some types have messages is found, however many messages and other types there are.
+// testPending: Pending finds which of the given types have messages, however many messages and other types exist.
 func testPending(t *testing.T, q queue.Queue) {
 	pending := func(most int, types ...string) []string {
 		t.Helper()
@@ -195,7 +195,7 @@ func testPending(t *testing.T, q queue.Queue) {
 	}
 	want(pending(1))
 	want(pending(9, cousins...))
-	for i := range 40 { // more than fit into a page, with the others between them
+	for i := range 40 { // more than fit into a page, with other types between them
 		typ := fmt.Sprintf("many.%02d", i)
 		mustInsert(t, q, typ, numbered(typ, 1, []int{1, 3, 120}[i%3]))
 	}
@@ -231,7 +231,7 @@ func testPending(t *testing.T, q queue.Queue) {
 	}
 }
 
-// A promotion names the types that have got messages.
+// testPromotionTypes: a promotion names the types that got messages.
 func testPromotionTypes(t *testing.T, q queue.Queue) {
 	for i, typ := range []string{"orders", "refunds", "orders"} {
 		msg := queue.Message{Type: typ, ID: id(i, 9, uint64(i+1)), Payload: []byte("x"), Due: time.Now().Add(-time.Hour)}

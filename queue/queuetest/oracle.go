@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Oracle knows what a publisher promises, watches what becomes visible in a queue and what the publisher reports, and
-// finds the contradictions. Payloads have to be different from each other. It is safe for concurrent use.
+// Oracle checks the guarantees of a publisher: it observes the messages that become visible in a queue and the outcomes
+// that the publisher reports, and finds contradictions. Payloads must be distinct. It is safe for concurrent use.
 type Oracle struct {
 	mu       sync.Mutex
 	streams  map[streamKey]uint64 // highest n that became visible
@@ -28,7 +28,7 @@ type report struct {
 	result               queue.Result
 }
 
-// Observe gets every message that becomes visible, in that order: Memory.OnStore.
+// Observe must be called for every message that becomes visible, in that order, for example as Memory.OnStore.
 func (o *Oracle) Observe(m queue.Message) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,8 +53,8 @@ func (o *Oracle) Observe(m queue.Message) {
 	o.visible[name] = append(o.visible[name], m.ID)
 }
 
-// Report gets the outcome of every message. For each source, a goroutine that publishes, the calls are in the order in
-// which it passed the messages in.
+// Report must be called with the outcome of every message. For each source, which is a goroutine that publishes, the
+// calls must be in the order in which it passed the messages in.
 func (o *Oracle) Report(source, typ string, payload []byte, r queue.Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

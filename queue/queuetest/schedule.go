@@ -15,7 +15,7 @@ import (
 type delays struct {
 	list      []queue.Message // sorted by slot
 	sequences map[string]*queuedriver.Sequence
-	settled   map[queue.ID]bool // promoted or cancelled; kept for ever
+	settled   map[queue.ID]bool // promoted or cancelled; kept forever
 }
 
 func bySlot(m queue.Message, s queue.ScheduleKey) int { return queue.ScheduleKeyOf(&m).Compare(s) }
@@ -103,7 +103,7 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 	return p, nil
 }
 
-// next is the index of the first message that is due or will be, -1 if there is none.
+// next is the index of the first message that is due or can become due, or -1 if there is none.
 func (d *delays) next(now time.Time) int {
 	return slices.IndexFunc(d.list, func(msg queue.Message) bool {
 		if msg.Due.After(now) {

@@ -9,26 +9,26 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// SpoiledStore is an empty store in which a test can do to pending messages what a script of an operator might.
+// SpoiledStore is an empty store in which a test can change pending messages as an operator's script might.
 type SpoiledStore struct {
 	Open  func(t *testing.T) queue.Queue
-	Spoil map[string]Spoiling // by what is wrong then
+	Spoil map[string]Spoiling // by the kind of damage
 
-	Keys []string // some foreign keys as Foreign lists them, in order
-	// PlantHeaders stores a message, or a dead letter, as a program that knows no limits would.
+	Keys []string // some foreign keys as ForeignKeys lists them, in order
+	// PlantHeaders stores a message, or a dead letter, as a program that does not know the limits would.
 	PlantHeaders func(t *testing.T, dead bool, m queue.Message)
 	PlantForeign func(t *testing.T, typ string, keys ...string)
 	KeyOf        func(typ string, id queue.ID) string // of a message, in the same form
 }
 
-// Spoiling makes a pending message one that cannot be decoded, and one that can again.
+// Spoiling makes a pending message undecodable, and repairs it.
 type Spoiling struct {
 	Do, Undo func(t *testing.T, typ string, id queue.ID)
-	Why      []string // what Message.Why has to name: the field, what it is, what it should be
+	Why      []string // what Message.Why must name: the field, what it is and what it should be
 }
 
 // RunSpoiled checks that messages that cannot be decoded stay pending, say what is wrong with them, and are as they were when they are repaired;
-// and that foreign keys neither count nor hold anything up, are listed, and are removed by RemoveForeignKeys only.
+// and that foreign keys neither count nor block anything, are listed, and are removed by RemoveForeignKeys only.
 func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
 	for name := range fresh(t).Spoil {
 		t.Run("Undecodable/"+name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
 		}
 	})
 	t.Run("ForeignKeys", func(t *testing.T) {
-		for _, total := range []int{1, 5, 150} { // also more than a backend may want to read for a count
+		for _, total := range []int{1, 5, 150} { // including more than a backend may want to read for a count
 			testForeignKeys(t, fresh(t), total)
 		}
 	})
@@ -84,7 +84,7 @@ func testUndecodable(t *testing.T, q queue.Queue, s Spoiling) {
 	wantMessages(t, got, msgs[1:2])
 }
 
-// testTooManyHeaders: such a message is held and named, such a dead letter is listed, and neither is decoded.
+// testTooManyHeaders: a message with too many headers is Incomplete and says why, such a dead letter is listed, and neither is decoded.
 func testTooManyHeaders(t *testing.T, s SpoiledStore, n int) {
 	q := s.Open(t)
 	many := queue.Message{Type: "orders", ID: id(1, 1, 2), Payload: []byte("x"), Headers: headersOf(n, "")}
@@ -112,7 +112,7 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	mustInsert(t, q, "orders", msgs)
 	mustInsert(t, q, "audit", numbered("audit", 1, 2))
 	s.PlantForeign(t, "orders", s.Keys...)
-	for _, limit := range []int{1, 2, 3, 1000} { // a page of nothing but foreign keys is no end
+	for _, limit := range []int{1, 2, 3, 1000} { // a page of only foreign keys is not the end
 		var got []queue.Message
 		passed := map[string]bool{}
 		for after := (queue.ID{}); ; after = got[len(got)-1].ID {
@@ -125,16 +125,16 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 		wantMessages(t, got, msgs)
 		for _, key := range s.Keys {
 			if !passed[key] {
-				t.Errorf("limit %d: Fetch did not tell of the foreign key %s", limit, key)
+				t.Errorf("limit %d: Fetch did not report the foreign key %s", limit, key)
 			}
 		}
 		if len(passed) != len(s.Keys) {
-			t.Errorf("limit %d: Fetch told of %d foreign keys, want %d", limit, len(passed), len(s.Keys))
+			t.Errorf("limit %d: Fetch reported %d foreign keys, want %d", limit, len(passed), len(s.Keys))
 		}
 	}
 	for _, most := range []int{0, 1, 4, 5, 6, 99, 100, 101, 149, 150, 151, 1000} {
 		d, err := q.Depth(t.Context(), "orders", most)
-		d.Foreign = 0 // as far as looked
+		d.Foreign = 0 // a lower bound
 		if want := (queue.Depth{Pending: min(total, most), Capped: total > most, Oldest: msgs[0].ID}); err != nil || d != want {
 			t.Errorf("Depth(%d) = %+v, %v, want %+v", most, d, err, want)
 		}
@@ -158,7 +158,7 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	}
 }
 
-// testForeignKeysOnly: a type that has nothing but foreign keys has no pending messages, but is listed.
+// testForeignKeysOnly: a type that has only foreign keys has no pending messages, but is listed.
 func testForeignKeysOnly(t *testing.T, s SpoiledStore) {
 	q := s.Open(t)
 	s.PlantForeign(t, "orders", s.Keys...)
@@ -169,7 +169,7 @@ func testForeignKeysOnly(t *testing.T, s SpoiledStore) {
 		}
 	}
 	if types, err := q.Types(t.Context()); err != nil || !slices.Equal(types, []string{"orders"}) {
-		t.Errorf("the types are %q, %v: somebody has to find it", types, err)
+		t.Errorf("the types are %q, %v: the type must be listed, so that an operator finds it", types, err)
 	}
 }
 

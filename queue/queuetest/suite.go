@@ -1,10 +1,10 @@
-// Package queuetest tests queue backends, and has test doubles for code that uses a queue.
+// Package queuetest tests queue backends, and provides test doubles for code that uses a queue.
 //
 //   - [Run] is the conformance suite, which a new backend calls from one of its tests. [RunSpoiled] and [RunUnfit] add messages that
 //     another program has stored or damaged.
 //   - [Memory] is a queue without a server, in the virtual time of testing/synctest.
 //   - [Faulty] injects faults into any queue: lost answers, late requests, refusals.
-//   - [Oracle] checks the guarantees of a publisher against what is in the queue.
+//   - [Oracle] checks the guarantees of a publisher against the contents of the queue.
 package queuetest
 
 import (
@@ -92,7 +92,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 
 var epoch = time.UnixMilli(1_700_000_000_000)
 
-// id is the ID of the n-th message of a producer; messages of later milliseconds sort behind.
+// id is the ID of the n-th message of a producer; messages of later milliseconds sort after it.
 func id(ms int, producer, n uint64) queue.ID {
 	return queue.NewID(epoch.Add(time.Duration(ms)*time.Millisecond), producer, n)
 }
@@ -201,7 +201,7 @@ func testDepth(t *testing.T, q queue.Queue) {
 	want(math.MaxInt, queue.Depth{Pending: 120, Oldest: msgs[10].ID})
 }
 
-// testTypes: registered types are listed for ever, others while they have messages. Registering twice is no error.
+// testTypes: registered types are listed forever, others while they have messages. Registering twice is no error.
 func testTypes(t *testing.T, q queue.Queue) {
 	want := func(types ...string) {
 		t.Helper()
@@ -216,7 +216,7 @@ func testTypes(t *testing.T, q queue.Queue) {
 		}
 	}
 	want("registered")
-	for _, typ := range cousins { // published by somebody who does not register
+	for _, typ := range cousins { // published without registration
 		mustInsert(t, q, typ, numbered(typ, 1, 2))
 	}
 	all := append(slices.Clone(cousins), "registered")
@@ -269,7 +269,7 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testClock: the queue's clock is near that of this machine, and does not go back between two reads.
+// testClock: the queue's clock is near that of this machine, and does not go backwards between two reads.
 func testClock(t *testing.T, q queue.Queue) {
 	last, err := q.Now(t.Context())
 	if err != nil {
@@ -287,7 +287,7 @@ func testClock(t *testing.T, q queue.Queue) {
 	}
 }
 
-// operations are all operations, for tests of what they have in common.
+// operations returns all operations, for tests of their common behaviour.
 func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 	return map[string]func(ctx context.Context) error{
 		"Insert": func(ctx context.Context) error { return q.Insert(ctx, "orders", numbered("orders", 1, 3)) },

@@ -18,14 +18,14 @@ type UnfitStore struct {
 	Open  func(t *testing.T) queue.Queue
 	Plant func(t *testing.T, msgs ...queue.Message) // stores those that were not settled
 
-	// Foreign stores something that cannot be read whole as a delayed message; the key says what is wrong.
+	// Foreign stores something that cannot be decoded as a delayed message; the key says what is wrong.
 	Foreign map[string]func(t *testing.T, at queue.ScheduleKey)
-	// Unnamed puts something that no ScheduleKey can name among the first delayed messages.
+	// Unnamed stores an entry that no ScheduleKey can name, before the other delayed messages.
 	Unnamed map[string]func(t *testing.T)
 }
 
-// RunUnfit checks what becomes of delayed messages that cannot be promoted: each backend gives them the same fate, and they hold no other
-// message up.
+// RunUnfit checks the handling of delayed messages that cannot be promoted: each backend handles them in the same way, and they block no
+// other message.
 func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 	headers := func(k, v string) func(m *queue.Message) {
 		return func(m *queue.Message) { m.Headers = map[string]string{k: v} }
@@ -78,7 +78,7 @@ func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 	t.Run("AmongThousands", func(t *testing.T) { testAmongThousands(t, fresh(t)) })
 }
 
-// unfit is a delayed message that lies before all others.
+// unfit returns a delayed message that precedes all others.
 func unfit(t *testing.T, s UnfitStore, change func(m *queue.Message)) queue.Message {
 	at := now(t, s.Open(t))
 	m := queue.Message{Type: "orders", ID: queue.NewID(at, 9, 1), Payload: []byte("unfit"), Due: time.UnixMilli(at.Add(-2 * time.Minute).UnixMilli())}
@@ -86,7 +86,7 @@ func unfit(t *testing.T, s UnfitStore, change func(m *queue.Message)) queue.Mess
 	return m
 }
 
-// testOthersArePromoted delays messages behind what is there already, and promotes a few at a time.
+// testOthersArePromoted delays messages after the existing ones, and promotes a few at a time.
 func testOthersArePromoted(t *testing.T, s UnfitStore, wantBuried int) {
 	t.Helper()
 	q := s.Open(t)
@@ -114,7 +114,7 @@ func testOthersArePromoted(t *testing.T, s UnfitStore, wantBuried int) {
 	wantPromoted(t, orders)
 }
 
-// testUnfitIsBuried: a delayed message that breaks a limit becomes one dead letter, and the messages behind it are promoted.
+// testUnfitIsBuried: a delayed message that breaks a limit becomes one dead letter, and the messages after it are promoted.
 func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 	s.Plant(t, m)
 	testOthersArePromoted(t, s, 1)
@@ -133,17 +133,17 @@ func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 	if list := listDelayed(t, q); len(list) != 1 {
 		t.Errorf("%d delayed messages are left, want the one that is not due", len(list))
 	}
-	// It lands once more, by a late repetition: that is not another letter.
+	// A late retry stores it once more: that does not make another letter.
 	if err := q.RemoveDeadLetters(t.Context(), m.Type, []queue.ID{m.ID}); err != nil {
 		t.Fatal(err)
 	}
 	s.Plant(t, m)
 	if p := mustPromote(t, q, anyLimit); p.DeadLetters != 0 || len(dead(t, q, m.Type)) != 0 || len(listDelayed(t, q)) != 1 {
-		t.Errorf("promoted %+v, and there are %d letters after a repetition", p, len(dead(t, q, m.Type)))
+		t.Errorf("promoted %+v, and there are %d letters after a retry", p, len(dead(t, q, m.Type)))
 	}
 }
 
-// testUnfitIsKept: a delayed message that cannot be decoded, or is not ours, stays where it is, and the messages behind it are promoted.
+// testUnfitIsKept: a delayed message that cannot be decoded, or is foreign, stays where it is, and the messages after it are promoted.
 func testUnfitIsKept(t *testing.T, s UnfitStore, slot queue.ScheduleKey) {
 	testOthersArePromoted(t, s, 0)
 	q := s.Open(t)
@@ -152,7 +152,7 @@ func testUnfitIsKept(t *testing.T, s UnfitStore, slot queue.ScheduleKey) {
 		t.Fatalf("%d delayed messages are listed, want that of %v and the one that is not due", len(list), slot)
 	}
 	if behind, err := q.Delayed(t.Context(), slot, anyLimit); err != nil || len(behind) != 1 {
-		t.Errorf("%d delayed messages are listed behind it, want 1 (%v)", len(behind), err)
+		t.Errorf("%d delayed messages are listed after it, want 1 (%v)", len(behind), err)
 	}
 	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{slot}); n != 1 || err != nil {
 		t.Errorf("cancelled %d, %v", n, err)
@@ -193,7 +193,7 @@ func testUnfitIsCancelled(t *testing.T, s UnfitStore) {
 	}
 }
 
-// testManyUnfit: more than a page of them, of both kinds.
+// testManyUnfit: more than a page of messages that cannot be promoted, of both kinds.
 func testManyUnfit(t *testing.T, s UnfitStore) {
 	const each = 300
 	var many []queue.Message
@@ -215,8 +215,8 @@ func testManyUnfit(t *testing.T, s UnfitStore) {
 	}
 }
 
-// testAmongThousands: messages that are due before, between and behind thousands of others that cannot be promoted are promoted in order, and one that is
-// due later is known.
+// testAmongThousands: messages that are due before, among and after thousands of others that cannot be promoted are promoted in order, and
+// one that is due later is known.
 func testAmongThousands(t *testing.T, s UnfitStore) {
 	q := s.Open(t)
 	at := now(t, q)
