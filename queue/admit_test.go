@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// reread is when every publisher has read the settings again.
+// reread is the time after which every publisher has read the settings again.
 const reread = 3 * time.Second
 
 func (b *bench) change(t *testing.T, typ string, c queue.SettingsPatch) {
@@ -49,7 +49,7 @@ func (b *bench) failSwitch(op queuetest.Op) (fail func(queuetest.Kind)) {
 	return func(k queuetest.Kind) { kind.Store(int64(k)) }
 }
 
-// A paused type's messages are refused, for certain and with the remedy. They use no number, and cost no pause afterwards.
+// Messages of a paused type are certainly refused, with the remedy. They use no number, and cause no pause afterwards.
 func TestPausedTypeRefuses(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		b.change(t, "audit", queue.SettingsPatch{PublishPaused: new(true), Why: "new schema"})
@@ -82,7 +82,7 @@ func TestPausedTypeRefuses(t *testing.T) {
 	})
 }
 
-// A pause does not affect what was sent before it: that may have landed.
+// A pause does not affect messages that were sent before it: they may have landed.
 func TestPauseDoesNotTouchWhatWasSent(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, time.Second, func(t *testing.T, b *bench) {
 		b.failInserts(queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost})
@@ -122,7 +122,7 @@ func TestBacklogLimitHoldsPublishersBack(t *testing.T) {
 		if fmt.Sprint(full) != "[orders 10 orders 10 orders 10]" {
 			t.Errorf("told about %q", full)
 		}
-		// A limit that was removed blocks nobody.
+		// A limit that was removed blocks no message.
 		publishing.Go(func() { results = b.PublishAll(t.Context(), messages("orders", 25)) })
 		time.Sleep(time.Minute)
 		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(0)})
@@ -167,7 +167,7 @@ func TestFullBacklogRefusesAfterItsTime(t *testing.T) {
 	}
 }
 
-// A caller waits no longer than its context, and the message is withdrawn for certain.
+// A caller waits no longer than its context, and the message is certainly withdrawn.
 func TestContextEndsTheWaitForRoom(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(1)})
@@ -198,7 +198,7 @@ func TestContextEndsTheWaitForRoom(t *testing.T) {
 	})
 }
 
-// Settings and counts that cannot be read block nobody; the last known ones hold.
+// Unreadable settings and counts block nothing; the last known ones stay in force.
 func TestUnreadableSettingsHoldNobodyUp(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Hang, queuetest.Lost, queuetest.Refused} {
 		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
@@ -265,7 +265,7 @@ func TestASlowServerIsNoReasonToIgnoreAPause(t *testing.T) {
 	})
 }
 
-// Looking at settings costs a read in two seconds, for all types together, and none when nothing is sent.
+// Following the settings costs one read in two seconds, for all types together, and none when nothing is sent.
 func TestSettingsCostNextToNothing(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 10*time.Millisecond, func(t *testing.T, b *bench) {
 		b.change(t, "other", queue.SettingsPatch{MaxBacklog: new(1)})
@@ -282,7 +282,7 @@ func TestSettingsCostNextToNothing(t *testing.T) {
 		}
 		callers.Wait()
 		time.Sleep(30 * time.Minute)
-		// After 0, 2, 4, 6 and 8 s, and after 10 s if one of the last messages gets there then.
+		// After 0, 2, 4, 6 and 8 s, and after 10 s if one of the last messages is sent then.
 		if n := b.faulty.Calls(queuetest.OpAllSettings); n != 5 && n != 6 {
 			t.Errorf("%d reads of the settings in 10 s", n)
 		}
@@ -292,7 +292,7 @@ func TestSettingsCostNextToNothing(t *testing.T) {
 	})
 }
 
-// counting gives a count a duration.
+// counting makes a count take some time.
 type counting struct {
 	queue.Queue
 	takes time.Duration
@@ -308,7 +308,7 @@ func (c *counting) Depth(ctx context.Context, typ string, most int) (queue.Depth
 	return c.Queue.Depth(ctx, typ, most)
 }
 
-// A server is not kept busy with counting: a tenth of the time at most, and rarely when a count is quick.
+// Counting keeps a server busy for at most a tenth of the time, and less if a count is quick.
 func TestBacklogIsCountedWithRests(t *testing.T) {
 	for takes, most := range map[time.Duration]int{time.Second: 8, time.Microsecond: 140} {
 		synctest.Test(t, func(t *testing.T) {
@@ -332,7 +332,7 @@ func TestBacklogIsCountedWithRests(t *testing.T) {
 	}
 }
 
-// A stream that cannot send for long takes a new number, though it is never without messages: consumers forget the old one.
+// A stream that cannot send for long takes a new number, although it always has messages: consumers forget the old one.
 func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 	opt := queue.PublisherOptions{BacklogWait: 10 * time.Minute, IdleRotate: time.Hour}
 	onVirtualTime(t, opt, 0, func(t *testing.T, b *bench) {
@@ -342,7 +342,7 @@ func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		var publishing sync.WaitGroup
-		for range 30 { // there is always somebody who waits
+		for range 30 { // some caller is always waiting
 			time.Sleep(3 * time.Minute)
 			publishing.Go(func() { _, _ = b.Publish(t.Context(), "orders", nil, nil) })
 		}
@@ -356,7 +356,7 @@ func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 	})
 }
 
-// A stop does not wait for an answer on which no outcome depends: how long the backlog is, what the settings are, that the type is registered.
+// A stop does not wait for answers on which no outcome depends: a count of the backlog, the settings, the registration of the type.
 func TestStopDoesNotWaitForAQuestion(t *testing.T) {
 	for op, want := range map[queuetest.Op]queue.Status{queuetest.OpDepth: queue.Rejected, queuetest.OpAllSettings: queue.Rejected, queuetest.OpRegisterType: queue.Stored} {
 		t.Run(string(op), func(t *testing.T) {

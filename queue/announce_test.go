@@ -37,7 +37,7 @@ func (q *told) Notify(ctx context.Context, types []string) error {
 	return q.Queue.Notify(ctx, types)
 }
 
-// times are when a type was announced.
+// times returns when a type was announced.
 func (q *told) times(typ string) (at []time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,7 +110,7 @@ func TestSteadyTrafficIsToldSeldomAndAtTheEnd(t *testing.T) {
 	})
 }
 
-// A second message right behind the first is announced, too, although its type just was.
+// A second message right after the first is announced, too, although its type was announced just before.
 func TestAMessageBehindANotificationIsToldLater(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		mustPublish(t, p, "orders")
@@ -148,7 +148,7 @@ func TestManyTypesAreToldTogether(t *testing.T) {
 	})
 }
 
-// A notification that fails or hangs blocks nobody, and is not repeated.
+// A notification that fails or hangs blocks nothing, and is not retried.
 func TestANotificationThatFailsIsDropped(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"fails": func(context.Context) error { return errors.New("no room") },
@@ -177,7 +177,7 @@ func TestANotificationThatFailsIsDropped(t *testing.T) {
 	}
 }
 
-// Close announces what is left, even a type that just was.
+// Close announces what is left, even a type that was announced just before.
 func TestCloseTellsWhatIsLeft(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		mustPublish(t, p, "orders")
@@ -192,7 +192,7 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 	})
 }
 
-// Delayed messages are not there yet.
+// Delayed messages are not announced: they are not pending yet.
 func TestDelayedMessagesAreNotTold(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		if _, err := p.PublishAt(t.Context(), time.Now().Add(time.Hour), "orders", []byte("x"), nil); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// sink takes everything at once: what is left is the publisher itself.
+// sink accepts everything at once: the rest is the cost of the publisher itself.
 type sink struct{ queue.Queue }
 
 func (sink) Insert(context.Context, string, []queue.Message) error { return nil }

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// A reason that keeps all letters back is reported once.
+// If all letters stay for the same reason, it is reported once.
 func TestRequeueSaysOnceWhyLettersStay(t *testing.T) {
 	ctx := context.Background()
 	q := queuetest.NewMemory()

@@ -6,7 +6,7 @@ import (
 	"log"
 )
 
-// A publisher notifies whoever listens of the types into which it has stored something.
+// A publisher notifies readers of the types for which it has stored messages.
 func ExampleNotificationStore() {
 	ctx := context.Background()
 	b, p, remove := openWith(ctx)
@@ -19,7 +19,7 @@ func ExampleNotificationStore() {
 	if _, err := p.Publish(ctx, "orders", []byte("chair"), nil); err != nil {
 		log.Fatal(err)
 	}
-	if err := p.Close(ctx); err != nil { // or wait for some milliseconds
+	if err := p.Close(ctx); err != nil { // or wait for a few milliseconds
 		log.Fatal(err)
 	}
 	news, err := b.Queue.Notifications(ctx, before.Next)
@@ -27,7 +27,7 @@ func ExampleNotificationStore() {
 		log.Fatal(err)
 	}
 	fmt.Println("new messages:", news.Types)
-	// A look at all types finds what was not announced.
+	// A check of all types finds messages that were not announced.
 	pending, err := b.Queue.PendingTypes(ctx)
 	fmt.Println("pending:", pending, err)
 	// Output:

@@ -107,7 +107,7 @@ func ExampleDepth() {
 	// Output: orders 2 and more: true the oldest is new: true
 }
 
-// Look at what is pending, and remove it: what workers do. Fetch hides nothing, Ack removes.
+// Read pending messages, and remove them, as workers do. Fetch hides nothing, Ack removes.
 func ExampleQueue() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx, "chair", "table", "lamp")
@@ -139,7 +139,7 @@ func ExampleQueue() {
 	// 1 left <nil>
 }
 
-// bury makes dead letters of all pending orders, as a worker does with what its handler cannot handle.
+// bury makes dead letters of all pending orders, as a worker does with messages that its handler cannot handle.
 func bury(ctx context.Context, q queue.Queue, reason string) {
 	msgs, err := q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 100})
 	if err != nil {
@@ -196,7 +196,7 @@ func ExampleRequeue() {
 	// Output: 2 requeued, 2 pending <nil>
 }
 
-// Remove dead letters that nobody needs any more.
+// Remove dead letters that are no longer needed.
 func ExampleDeadLetterStore() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx, "chair", "table")
@@ -215,7 +215,7 @@ func ExampleDeadLetterStore() {
 	// Output: 1 left: table <nil>
 }
 
-// Empty a type by hand. A dry run tells what it would remove.
+// Empty a type by hand. A dry run reports what it would remove.
 func ExamplePurge() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx, "chair", "table")

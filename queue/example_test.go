@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// open opens a database that is gone at the end of the example, by URL as everything does.
+// open opens, by URL, a database that is removed at the end of the example.
 func open(ctx context.Context) (b *fencepost.Backend, remove func()) {
 	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
@@ -30,8 +30,8 @@ func open(ctx context.Context) (b *fencepost.Backend, remove func()) {
 	}
 }
 
-// Publish says what became of the message: stored, not stored, or, after ten minutes without an answer of the server,
-// unknown.
+// Publish reports the outcome of the message: stored, not stored, or, after ten minutes without an answer from the
+// server, unknown.
 func ExamplePublisher_Publish() {
 	ctx := context.Background()
 	b, remove := open(ctx)
@@ -83,7 +83,7 @@ func ExamplePublisher_PublishAll() {
 	// 2 stored false
 }
 
-// A stream of messages that is longer than the memory: Send waits only when the buffer is full.
+// A stream of messages that is larger than the memory: Send waits only when the buffer is full.
 func ExamplePublisher_Send() {
 	ctx := context.Background()
 	b, remove := open(ctx)
@@ -112,7 +112,7 @@ func ExamplePublisher_Send() {
 	// Output: 5000 stored, 0 failed
 }
 
-// Every message says where it comes from, and none without a payload leaves the house.
+// Every message says where it comes from, and messages without a payload are refused.
 func ExampleMiddleware() {
 	ctx := context.Background()
 	b, remove := open(ctx)
@@ -151,7 +151,7 @@ func ExampleMiddleware() {
 	// chair map[source:shop-1]
 }
 
-// Headers are text beside the payload. They are stored with it, and stay in the type's file.
+// Headers are text that accompanies the payload. They are stored with it, and stay in the type's file.
 func ExamplePublisher_Publish_headers() {
 	ctx := context.Background()
 	b, remove := open(ctx)
@@ -227,8 +227,8 @@ func ExamplePublisher_PublishAt() {
 	// 1 cancelled <nil>
 }
 
-// An import that dies goes on where it was. It saves a checkpoint before each batch, and the next run begins with the messages that the
-// dead one may have stored: they get the same IDs, so none is stored twice.
+// An import that dies is continued by its next run. It saves a checkpoint before each batch, and the next run begins with the messages
+// that the dead one may have stored: they get the same IDs, so none is stored twice.
 func ExampleResume() {
 	ctx := context.Background()
 	b, remove := open(ctx)
@@ -237,7 +237,7 @@ func ExampleResume() {
 
 	var saved struct { // a program writes it to a file, and syncs that
 		checkpoint queue.Checkpoint
-		lines      int // that are stored: the checkpoint's N is no position in the input
+		lines      int // that are stored: the checkpoint's N is not a position in the input
 	}
 	publish := func(lines []string) {
 		stored := saved.lines
@@ -257,7 +257,7 @@ func ExampleResume() {
 		}
 		_ = p.Close(ctx)
 	}
-	publish(input[:3]) // dies behind the third message, and does not know that it is stored
+	publish(input[:3]) // dies after the third message, without knowing that it is stored
 	publish(input)
 
 	depth, err := b.Queue.Depth(ctx, "orders", 10)
@@ -283,7 +283,7 @@ func ExamplePublisher_Stats() {
 	// Output: 2 stored, 0 unknown, 0 rejected, 0 on their way
 }
 
-// A handler tells messages of transactions from those of publishers: they have no number, and so no place in an order.
+// A handler can distinguish messages of transactions from those of publishers: they have no number, and so no place in an order.
 func ExampleMessage_Loose() {
 	m := queue.Message{Type: "orders", ID: queue.NewLooseID(time.Now()), Headers: map[string]string{queue.LooseHeader: queue.LooseValue}}
 	fmt.Println(m.Loose(), m.ID.N())

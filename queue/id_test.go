@@ -146,7 +146,7 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-// FuzzDelayedID: the header of a promoted message, which anybody can write. It names another message only together with its own.
+// FuzzDelayedID: the header of a promoted message, which any program can write. It names another message only together with its own.
 func FuzzDelayedID(f *testing.F) {
 	as := queue.NewID(time.UnixMilli(1_700_000_000_000), 1, 2)
 	for _, s := range []string{as.Prev().String() + " " + as.String(), as.String(), " " + as.String(), as.String() + "  " + as.String(), as.String() + " " + as.Prev().String()} {

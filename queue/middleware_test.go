@@ -17,8 +17,8 @@ import (
 
 type ctxKey struct{}
 
-// seal is a middleware that uses all there is: it reads the caller's context, adds a header, replaces the payload, refuses what is
-// empty, and notes the outcomes.
+// seal is a middleware that uses every feature: it reads the caller's context, adds a header, replaces the payload, refuses empty
+// messages, and records the outcomes.
 func seal(name string, log *[]string) queue.Middleware {
 	return func(ctx context.Context, out *queue.Outgoing) {
 		*log = append(*log, fmt.Sprintf("%s: %d messages", name, out.Len()))
@@ -80,7 +80,7 @@ func TestMiddlewareAroundPublish(t *testing.T) {
 		var got []string
 		for i, m := range msgs {
 			got = append(got, fmt.Sprint(string(m.Payload), m.Headers))
-			// rule: what is refused has no number, so there is no gap.
+			// rule: a refused message has no number, so there is no gap.
 			if m.ID.N() != uint64(i+1) {
 				t.Errorf("message %d has the number %d", i, m.ID.N())
 			}
@@ -130,7 +130,7 @@ func TestMiddlewareCannotBreakTheLimits(t *testing.T) {
 	})
 }
 
-// A repetition sends the bytes that the middleware made, under the same IDs, and does not ask it again.
+// A retry sends the bytes that the middleware made, under the same IDs, and does not call it again.
 func TestMiddlewareSeesAMessageOnce(t *testing.T) {
 	calls := 0
 	opt := queue.PublisherOptions{Use: []queue.Middleware{func(_ context.Context, out *queue.Outgoing) {

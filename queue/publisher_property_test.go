@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// drawFaults is what happens to the inserts of a scenario, one after the other; then everything works.
+// drawFaults draws the faults of the inserts of a scenario, one after the other; after them everything works.
 var drawFaults = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) queuetest.Fault {
 	return queuetest.Fault{
 		Kind: rapid.SampledFrom([]queuetest.Kind{
@@ -29,7 +29,7 @@ var drawFaults = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) queuetest.Fault {
 	}
 }), 0, 40)
 
-// slow gives every insert a duration, so that callers meet and batches form.
+// slow makes every insert take some time, so that callers overlap and batches form.
 type slow struct {
 	queue.Queue
 	mu  sync.Mutex
@@ -92,7 +92,7 @@ func scenario(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict erro
 	return verdict
 }
 
-// operator pauses and resumes the types, limits them, and drains what is pending, until it is stopped.
+// operator pauses and resumes the types, limits them, and drains pending messages, until it is stopped.
 func operator(ctx context.Context, t *testing.T, mem *queuetest.Memory, rng *rand.Rand, works bool) (stop func()) {
 	if !works {
 		return func() {}
@@ -200,7 +200,7 @@ func statusOf(err error) queue.Status {
 }
 
 // Under arbitrary faults, every Stored message is in the queue exactly once and in order, no Rejected one ever is, and
-// what is visible of a producer number has no gap at any instant.
+// the visible messages of a producer number have no gap at any instant.
 func TestPublisherKeepsItsPromisesUnderFaults(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		if err := scenario(t, drawFaults.Draw(rt, "faults"), rapid.Uint64().Draw(rt, "seed")); err != nil {

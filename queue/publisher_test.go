@@ -22,10 +22,10 @@ type attempt struct {
 	typ        string
 	msgs       []queue.Message
 	begin, end time.Time
-	overlapped bool // another Insert of the type was under way
+	overlapped bool // another Insert of the type was running
 }
 
-// recorder gives every Insert a duration and keeps what was inserted.
+// recorder makes every Insert take some time, and keeps the inserted messages.
 type recorder struct {
 	queue.Queue
 	latency time.Duration
@@ -196,7 +196,7 @@ func TestPublisherRegistersAgainAfterAFailureWithoutDelayingOutcomes(t *testing.
 	})
 }
 
-// Callers that arrive while a batch is on its way share the next one, and two batches of a type never overlap.
+// Callers that arrive while a batch is in flight share the next one, and two batches of a type never overlap.
 func TestOneBatchInFlightPerTypeAndCallersShareTheNext(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 10*time.Millisecond, func(t *testing.T, b *bench) {
 		var callers sync.WaitGroup
@@ -208,7 +208,7 @@ func TestOneBatchInFlightPerTypeAndCallersShareTheNext(t *testing.T) {
 			})
 		}
 		publish("orders")
-		synctest.Wait() // the first batch is on its way, with one message
+		synctest.Wait() // the first batch is in flight, with one message
 		begin := time.Now()
 		for range 500 {
 			publish("orders")
@@ -379,7 +379,7 @@ func (s *shifted) Now(context.Context) (time.Time, error) {
 	return time.Now().Add(s.by), nil
 }
 
-// An unclear answer is followed by the same documents, byte for byte, even when the caller is gone and reuses its memory.
+// After an unclear answer the same documents are sent again, byte for byte, even if the caller has returned and reuses its memory.
 func TestUnclearBatchIsRepeatedUnchanged(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		b.failInserts(queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Partial, Keep: 2},
@@ -420,7 +420,7 @@ func TestUnclearBatchIsRepeatedUnchanged(t *testing.T) {
 	})
 }
 
-// The process is stopped between two attempts, for longer than a consumer remembers what was sent first.
+// The process is suspended between two attempts, for longer than a consumer remembers the messages of the first one.
 func TestNoAttemptStartsLate(t *testing.T) {
 	stopped := func(queue.Repeat) { time.Sleep(48 * time.Hour) }
 	onVirtualTime(t, queue.PublisherOptions{OnRepeat: stopped}, 0, func(t *testing.T, b *bench) {
@@ -463,7 +463,7 @@ func TestRepeatsAreSpacedJitteredReportedAndBounded(t *testing.T) {
 	})
 }
 
-// What the publisher may say about a message after each history of attempts.
+// Which outcome the publisher may report for a message after each history of attempts.
 func TestOutcomes(t *testing.T) {
 	refused := func(keep int) queuetest.Fault { return queuetest.Fault{Kind: queuetest.Refused, Keep: keep} }
 	const st, un, re = queue.Stored, queue.Unknown, queue.Rejected
@@ -575,7 +575,7 @@ func TestDelayedMessagesSortBehindALostNumber(t *testing.T) {
 	}
 }
 
-// The caller goes on with its payload and headers while the message waits to be sent.
+// The caller modifies its payload and headers while the message waits to be sent.
 func TestWaitingMessagesAreTheirOwn(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{Linger: time.Second}, 0, func(t *testing.T, b *bench) {
 		payload, headers := []byte("as it was"), map[string]string{"k": "as it was"}
@@ -640,7 +640,7 @@ func TestCallerWhoseContextEnds(t *testing.T) {
 		if err := b.Send(ctx, queue.Message{Type: "orders"}, nil); err == nil {
 			t.Error("Send with an ended context must not accept")
 		}
-		// The stream goes on settling what it has sent, and n stays dense behind it.
+		// The stream continues to settle the messages that it has sent, and n stays dense after them.
 		id, err := b.Publish(t.Context(), "orders", []byte("later"), nil)
 		if err != nil || id.N() != 3 || id.Producer() != results[0].ID.Producer() {
 			t.Errorf("got %v n=%d, %v", id, id.N(), err)
@@ -651,7 +651,7 @@ func TestCallerWhoseContextEnds(t *testing.T) {
 	})
 }
 
-// During an outage callers come and go. What they leave behind must not pile up.
+// During an outage callers come and go. Their withdrawn messages must not pile up.
 func TestWithdrawnMessagesLeaveNothingBehind(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{RepeatFor: time.Hour}, 0, func(t *testing.T, b *bench) {
 		var down atomic.Bool
@@ -828,10 +828,10 @@ func TestCloseGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
-// Stop refuses what was never sent, at once, and leaves alone what may have landed.
+// Stop refuses messages that were never sent, at once, and does not touch those that may have landed.
 func TestStop(t *testing.T) {
 	const s, r = queue.Stored, queue.Rejected
-	// stop stops a publisher that has accepted so many messages, and tells what became of them and how long that took.
+	// stop stops a publisher that has accepted the given number of messages, and returns their outcomes and how long that took.
 	stop := func(t *testing.T, b *bench, messages int) (got []queue.Status, took time.Duration) {
 		var last error
 		for range messages {
@@ -852,7 +852,7 @@ func TestStop(t *testing.T) {
 	}
 	t.Run("in flight", func(t *testing.T) {
 		onVirtualTime(t, queue.PublisherOptions{BatchMessages: 2, Linger: time.Second}, 0, func(t *testing.T, b *bench) {
-			b.failInserts(queuetest.Fault{Kind: queuetest.HangPerformed}, queuetest.Fault{Kind: queuetest.Lost}) // landed, and nobody knows
+			b.failInserts(queuetest.Fault{Kind: queuetest.HangPerformed}, queuetest.Fault{Kind: queuetest.Lost}) // landed, without an answer
 			got, _ := stop(t, b, 5)
 			if n := len(stored(t, b.mem, "orders")); n != 2 || !slices.Equal(got, []queue.Status{s, s, r, r, r}) {
 				t.Errorf("got %v, %d are stored", got, n)
@@ -960,7 +960,7 @@ func (l *lostQueue) Insert(ctx context.Context, typ string, msgs []queue.Message
 	return &queue.InsertError{Refused: true, Err: queue.ErrReplaced}
 }
 
-// TestReplacedDatabaseIsReportedAtOnce: there is nothing to wait for behind a message that is in doubt, as nothing follows.
+// TestReplacedDatabaseIsReportedAtOnce: after a message in doubt the publisher does not wait, because no later one can be stored.
 func TestReplacedDatabaseIsReportedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := queue.NewPublisher(t.Context(), &lostQueue{Queue: queuetest.NewMemory()}, queue.PublisherOptions{})

@@ -75,8 +75,8 @@ func TestPurge(t *testing.T) {
 		if !errors.Is(err, queuetest.ErrFault) || p.Messages != 1000 {
 			t.Errorf("purged %+v, %v", p, err)
 		}
-		// Everything that was there at the start, and nothing that came later.
-		young := q.n + 48 // published while the end is searched
+		// Every message that was pending at the start, and no later one.
+		young := q.n + 48 // published during the search for the end
 		if _, err = queue.Purge(t.Context(), q, "orders", time.Time{}, false); err != nil {
 			t.Error(err)
 		}

@@ -40,8 +40,8 @@ func (n *notebook) read() queue.Checkpoint {
 	return n.last
 }
 
-// generations publishes messages by one process after the other, each of which dies at some time and knows of the one before nothing but its
-// last checkpoint, under faults, while a consumer drains. It returns what is wrong at the end.
+// generations publishes messages by one process after the other, under faults, while a consumer drains. Each process dies at some time, and
+// knows only the last checkpoint of the one before. It returns the violations found at the end.
 func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict error) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -62,9 +62,9 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 		}}
 		msgs := messages("orders", 100)
 		var book notebook
-		position := 0 // in the input, where a process that continues from the book begins
+		position := 0 // in the input, at which a process that continues from the book begins
 		for range 50 {
-			from, begin, done := book.read(), position, position // done: what is stored of the input
+			from, begin, done := book.read(), position, position // done: how much of the input is stored
 			save := func(c queue.Checkpoint) error { position = done; return book.save(c) }
 			p, err := queue.NewPublisher(t.Context(), faulty, queue.PublisherOptions{BatchMessages: 7, BufferBytes: 20 * 300, RepeatFor: 5 * time.Second,
 				AttemptTimeout: time.Second, IdleRotate: time.Minute, Resume: &queue.Resume{Type: "orders", From: from, Save: save}})
@@ -84,7 +84,7 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 				}
 				sent++
 				switch rng.IntN(50) {
-				case 0: // its input rests for long
+				case 0: // its input pauses for a long time
 					time.Sleep(2 * time.Minute)
 				case 1, 2, 3, 4, 5, 6, 7, 8, 9:
 					time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
@@ -125,7 +125,7 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 	return verdict
 }
 
-// Whenever a process dies, the next one goes on: every message is stored once, in order, without a gap.
+// Whenever a process dies, the next one continues: every message is stored once, in order, without a gap.
 func TestResumeLosesAndDoublesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		if err := generations(t, drawFaults.Draw(rt, "faults"), rapid.Uint64().Draw(rt, "seed")); err != nil {
@@ -160,7 +160,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 		if n := b.faulty.Calls(queuetest.OpInsert); n != 0 {
 			t.Errorf("%d inserts before the batch is complete", n)
 		}
-		// A pause does not refuse what may be there already.
+		// A pause does not refuse messages that may already be stored.
 		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(true)})
 		if err := b.Send(t.Context(), messages("orders", 3)[2], func(queue.Result) {}); err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 	})
 }
 
-// The clock of the queue that the process before has read was ahead of what it is now.
+// The queue's clock was further ahead when the previous process read it.
 func TestResumeGoesOnBehindTheTimeOfTheCheckpoint(t *testing.T) {
 	var book notebook
 	old := queue.Checkpoint{Producer: 42, N: 10, Time: time.UnixMilli(946_684_800_000).Add(time.Hour)}
@@ -278,7 +278,7 @@ func TestResumeRefusesWhatNobodyRemembers(t *testing.T) {
 	})
 }
 
-// Before a message is sent, its caller may go, or it may be refused: nothing overtakes it then, either.
+// Before a message is sent, its caller may stop waiting, or it may be refused: even then no later message overtakes it.
 func TestResumeTakesNothingBehindAMessageThatIsNotSent(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -316,7 +316,7 @@ func TestResumeTakesNothingBehindAMessageThatIsNotSent(t *testing.T) {
 						t.Helper()
 						var want queue.ID
 						status := queue.Rejected
-						if from.InFlight > 0 { // the process before may have stored it
+						if from.InFlight > 0 { // the previous process may have stored it
 							status, want = queue.Unknown, queue.NewID(from.Time, 7, n)
 						}
 						if r.ID != want || r.Status != status || errors.Is(r.Err, queue.ErrUnknown) != (status == queue.Unknown) {

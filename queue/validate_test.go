@@ -48,7 +48,7 @@ func TestSizeIsWhatAMessageTakes(t *testing.T) {
 		t.Skip("with the race detector everything takes more")
 	}
 	const messages = 2000
-	for _, n := range []int{0, 1, 2, 8, 9, 57, 113, 225, queue.MaxHeaderCount} { // a map grows behind some of them
+	for _, n := range []int{0, 1, 2, 8, 9, 57, 113, 225, queue.MaxHeaderCount} { // a map grows after some of them
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			kept := make([]queue.Message, messages)
 			before := heap()

@@ -21,7 +21,8 @@ type member struct {
 	fn  func(*sqlitedb.Tx) error
 }
 
-// writeTogether has all members wait in this order while the first one is at work, and returns what each of them got. "panicked" stands for a
+// writeTogether makes all members wait in this order while the first one is running, and returns the result of each. "panicked" stands for
+// a
 // panic.
 func writeTogether(t *testing.T, db *sqlitedb.DB, members ...member) []error {
 	t.Helper()
@@ -66,7 +67,7 @@ func read(tx *sqlitedb.Tx) (n int64, err error) {
 	return n, err
 }
 
-// TestWritersShareATransaction: each sees what those before it have written, and what one undoes is not there.
+// TestWritersShareATransaction: each member sees the writes of those before it, and the writes of one that failed are undone.
 func TestWritersShareATransaction(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "f.db"))
 	boom := errors.New("boom")
@@ -88,7 +89,7 @@ func TestWritersShareATransaction(t *testing.T) {
 	}
 }
 
-// TestTheFirstOfAGroupFails: nobody has written anything yet, and the others begin anew.
+// TestTheFirstOfAGroupFails: no other member has written anything yet, and the others start a new transaction.
 func TestTheFirstOfAGroupFails(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "f.db"))
 	boom := errors.New("boom")
@@ -98,7 +99,7 @@ func TestTheFirstOfAGroupFails(t *testing.T) {
 	}
 }
 
-// TestNobodyIsToldBeforeTheCommit: neither of success, nor of what was found in the transaction.
+// TestNobodyIsToldBeforeTheCommit: no member returns earlier, neither with success nor with data read in the transaction.
 func TestNobodyIsToldBeforeTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, filepath.Join(t.TempDir(), "f.db"))
@@ -133,8 +134,8 @@ func TestNobodyIsToldBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// TestAContextEndsNoGroup: that of one member ends within a long statement, which would be rolled back with everything that the others have
-// written.
+// TestAContextEndsNoGroup: the context of one member ends during a long statement; an interrupt would also roll back the writes of the
+// others.
 func TestAContextEndsNoGroup(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "f.db"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,7 +161,7 @@ func TestAContextEndsNoGroup(t *testing.T) {
 	}
 }
 
-// TestALostGroup: when SQLite has ended the transaction, or a function panics in it, nobody reports that it was kept. The handle goes on.
+// TestALostGroup: when SQLite has ended the transaction, or a function panics in it, no member reports success. The handle stays usable.
 func TestALostGroup(t *testing.T) {
 	for name, end := range map[string]func(*sqlitedb.Tx) error{
 		"rolled back": func(tx *sqlitedb.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },

@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 )
 
-// TestCompanionsThroughLinks: a link at the place of the log or of the shared memory does not have them made elsewhere.
+// TestCompanionsThroughLinks: a link in place of the log or the shared memory does not cause them to be created elsewhere.
 func TestCompanionsThroughLinks(t *testing.T) {
 	for _, suffix := range []string{"-wal", "-shm"} {
 		path, elsewhere := filepath.Join(t.TempDir(), "q.db"), filepath.Join(t.TempDir(), "elsewhere")

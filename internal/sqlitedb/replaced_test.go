@@ -32,7 +32,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// replacements are what people do to a database that is in use.
+// replacements are ways in which operators replace a database that is in use.
 var replacements = map[string]func(t *testing.T, path string){
 	"all files removed": func(t *testing.T, path string) {
 		must(t, os.Remove(path), os.Remove(path+"-wal"), os.Remove(path+"-shm"))
@@ -48,7 +48,7 @@ var replacements = map[string]func(t *testing.T, path string){
 	"directory moved away":  func(t *testing.T, path string) { must(t, os.Rename(filepath.Dir(path), filepath.Dir(path)+".old")) },
 }
 
-// TestReplacedUnderAWriter: a commit is not reported when nobody else will find it, and nothing goes on after that.
+// TestReplacedUnderAWriter: a commit is not reported if no other process will find it, and every later call fails.
 func TestReplacedUnderAWriter(t *testing.T) {
 	for name, replace := range replacements {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestReplacedUnderAWriter(t *testing.T) {
 	}
 }
 
-// TestReplacedUnderAReader: a reader, or a writer that does not wait for the disk, finds out shortly.
+// TestReplacedUnderAReader: a reader, or a writer that does not wait for the disk, notices it soon.
 func TestReplacedUnderAReader(t *testing.T) {
 	for how := range 2 {
 		t.Run([]string{"read", "relaxed write"}[how], func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestReplacedUnderAReader(t *testing.T) {
 					return err
 				})
 			}
-			for range 10 { // later there is no connection to be opened any more
+			for range 10 { // later no new connection is opened
 				must(t, try())
 			}
 			replacements["a copy moved over it"](t, path)
@@ -110,9 +110,9 @@ func TestReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// TestALostHandleLeavesTheNewFilesAlone: what others have committed meanwhile stays.
+// TestALostHandleLeavesTheNewFilesAlone: commits that other processes have made meanwhile are kept.
 func TestALostHandleLeavesTheNewFilesAlone(t *testing.T) {
-	// Another process, as handles of one share what SQLite knows of a database.
+	// Another process, because the handles of one process share SQLite's state of a database.
 	other := func(args string) (last string) {
 		t.Helper()
 		_, stdout, cmd := startHelper(t, args)
@@ -136,7 +136,7 @@ func TestALostHandleLeavesTheNewFilesAlone(t *testing.T) {
 			must(t, db.Close())
 			n := 0
 			last := other("count " + path + " 0")
-			if _, err := fmt.Sscanf(last, "%d <nil>", &n); err != nil || n < 5 { // the first one may be there, and the one in doubt
+			if _, err := fmt.Sscanf(last, "%d <nil>", &n); err != nil || n < 5 { // the first one may be present, and the one in doubt
 				t.Errorf("counter %s, want 5 at least", last)
 			}
 		})
@@ -156,7 +156,7 @@ func TestCopiedInPlace(t *testing.T) {
 	}
 }
 
-// TestALostLogIsSaved: what was committed is not lost with the log's name, as long as nobody else has made another log.
+// TestALostLogIsSaved: commits are not lost with the log's name, as long as no other process has created another log.
 func TestALostLogIsSaved(t *testing.T) {
 	db, path := opened(t)
 	replacements["companions removed"](t, path)
@@ -169,11 +169,11 @@ func TestALostLogIsSaved(t *testing.T) {
 	}
 }
 
-// TestARemovedDatabaseIsNotMadeAnew: only Open makes one.
+// TestARemovedDatabaseIsNotMadeAnew: only Open creates a database.
 func TestARemovedDatabaseIsNotMadeAnew(t *testing.T) {
 	db, path := opened(t)
 	replacements["all files removed"](t, path)
-	for range 10 { // also those for which a connection is opened
+	for range 10 { // including those for which a connection is opened
 		_ = db.Read(t.Context(), func(*sqlitedb.Tx) error { return nil })
 		_ = db.WriteRelaxed(t.Context(), increment)
 	}
@@ -183,7 +183,7 @@ func TestARemovedDatabaseIsNotMadeAnew(t *testing.T) {
 	}
 }
 
-// TestTheLogComesAndGoes: a handle without a connection does not keep SQLite from removing the log, and making it anew.
+// TestTheLogComesAndGoes: a handle without a connection tolerates that SQLite removes the log and creates it again.
 func TestTheLogComesAndGoes(t *testing.T) {
 	db, path := opened(t)
 	func() {
@@ -202,13 +202,13 @@ func TestTheLogComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestNamesThatCannotBeLookedUp: then nobody knows whether a commit counts. It may pass.
+// TestNamesThatCannotBeLookedUp: then it is unknown whether a commit counts. The error is not permanent.
 func TestNamesThatCannotBeLookedUp(t *testing.T) {
 	db, path := opened(t)
 	dir := filepath.Dir(path)
 	must(t, os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o640))
 	if err := db.Write(t.Context(), increment); err == nil || errors.Is(err, sqlitedb.ErrReplaced) {
-		t.Errorf("got %v, want an error that is not for good", err)
+		t.Errorf("got %v, want an error that is not permanent", err)
 	}
 	must(t, os.Remove(dir), os.Rename(dir+".away", dir))
 	must(t, db.Write(t.Context(), increment))

@@ -183,7 +183,7 @@ func TestCreatesDirectoryAndFileWithTheirModes(t *testing.T) {
 	}
 }
 
-// Processes that start together all make the same new file theirs.
+// Processes that start together all initialize the same new file.
 func TestConcurrentFirstOpens(t *testing.T) {
 	for range 100 {
 		path := filepath.Join(t.TempDir(), "new.db")
@@ -244,7 +244,7 @@ func TestReadIsASnapshotAndCannotWrite(t *testing.T) {
 		if _, err := tx.Get([]any{&first}, "SELECT n FROM counter"); err != nil {
 			return err
 		}
-		// A writer goes ahead while the snapshot is open: neither waits for the other.
+		// A writer proceeds while the snapshot is open: neither waits for the other.
 		if err := b.Write(t.Context(), increment); err != nil {
 			return err
 		}
@@ -299,7 +299,7 @@ func TestForgottenRowsAndPanicsDoNotBlockTheHandle(t *testing.T) {
 	}
 }
 
-// soon is at once, on a machine that is busy: what is waited for in these tests never ends.
+// soon is an upper bound for "at once" on a busy machine: the operations that these tests cancel would never end.
 const soon = 10 * time.Second
 
 func TestAWaitEndsWithItsContext(t *testing.T) {
@@ -334,7 +334,7 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 			}
 		})
 	}
-	// Reading goes on meanwhile, and sees nothing of the uncommitted write.
+	// Reads continue meanwhile, and do not see the uncommitted write.
 	if got := counter(t, db); got != 0 {
 		t.Errorf("read %d while another process holds the write lock, want 0", got)
 	}
@@ -413,7 +413,7 @@ func TestAKilledWriterLeavesNothingBehind(t *testing.T) {
 }
 
 // Eight processes open one fresh file at the same moment and each increments one counter durably: every increment
-// counts, and nobody waits disproportionately long.
+// counts, and no process waits disproportionately long.
 func TestManyProcessesWriteOneFile(t *testing.T) {
 	const processes, each = 8, 60
 	path := filepath.Join(t.TempDir(), "f.db")

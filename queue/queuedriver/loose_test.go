@@ -33,7 +33,7 @@ func TestMakeLoose(t *testing.T) {
 	if got[0].ID.Producer() == got[1].ID.Producer() {
 		t.Error("two messages have the same producer number")
 	}
-	// The number alone makes no message loose, nor does the header.
+	// Neither the number alone nor the header alone makes a message loose.
 	for _, m := range []queue.Message{{ID: queue.NewID(looseAt, 5, 0)}, {ID: queue.NewID(looseAt, 5, 1), Headers: got[0].Headers}} {
 		if m.Loose() {
 			t.Errorf("%+v is loose", m)

@@ -11,8 +11,9 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// TestSequence: IDs grow, whatever the clock says, and a sequence that has rested begins anew: by the time that was seen to pass, or by the clock if nobody has
-// watched.
+// TestSequence: IDs grow, whatever the clock says, and a sequence that has rested takes a new producer number: by the measured time, or by
+// the
+// clock if no promoter has measured it.
 func TestSequence(t *testing.T) {
 	var s queuedriver.Sequence
 	at, passed := time.UnixMilli(1_700_000_000_000), time.Hour
@@ -53,7 +54,7 @@ func TestSequence(t *testing.T) {
 	}
 }
 
-// TestDelayedHeader: the header names the delayed message, and counts only in the message that it was made for.
+// TestDelayedHeader: the header names the delayed message, and is valid only in the message that it was made for.
 func TestDelayedHeader(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_000)
 	delayed, as, other := queue.NewID(at, 1, 7), queue.NewID(at.Add(time.Hour), 2, 1), queue.NewID(at.Add(time.Hour), 3, 1)

@@ -14,9 +14,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Acknowledged messages are removed, in whole ranges where possible. Whatever came into a range since it was read stays.
+// Acknowledged messages are removed, in whole ranges where possible. A row that was added to a range since it was read stays.
 func TestAckRemovesOnlyWhatWasRead(t *testing.T) {
-	const n = 100 // several times what one statement deletes by ID
+	const n = 100 // several times the number that one statement deletes by ID
 	at := func(ms int64, producer, n uint64) queue.ID { return queue.NewID(time.UnixMilli(ms), producer, n) }
 	var read []queue.ID
 	for i := range uint64(n) {
@@ -27,7 +27,7 @@ func TestAckRemovesOnlyWhatWasRead(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		arrives [][]byte // IDs
-		leaves  []int    // of read, removed by somebody else
+		leaves  []int    // of read, removed by another process
 		ack     func([]queue.ID) []queue.ID
 		kept    [][]byte
 	}{
@@ -102,8 +102,8 @@ func TestAckRemovesOnlyWhatWasRead(t *testing.T) {
 	}
 }
 
-// Messages arrive in any order, in another process's transactions, while what is there is fetched and acknowledged: each of them is
-// fetched before it is gone.
+// Messages arrive in any order, in another process's transactions, while pending ones are fetched and acknowledged: none is removed
+// before it was fetched.
 func TestNothingIsRemovedUnread(t *testing.T) {
 	const n = 4000
 	path := filepath.Join(t.TempDir(), "queue.db")

@@ -93,7 +93,7 @@ func BenchmarkFetchAck(b *testing.B) {
 	b.ReportMetric(float64(total)/b.Elapsed().Seconds(), "msg/s")
 }
 
-// Publishing processes and one that drains at the same time, all on one file: msg/s is end to end.
+// Several publishing processes and a concurrent one that drains, all on one file: msg/s is end to end.
 func BenchmarkProcesses(b *testing.B) {
 	for _, publishers := range []int{1, 3} {
 		b.Run(fmt.Sprintf("%d+1", publishers), func(b *testing.B) {

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A process that began while this machine's clock was two days ahead promotes nothing two days early, and reads the clock again.
+// A process that started while this machine's clock was two days ahead promotes nothing two days early, and reads the clock again.
 func TestClockIsReadAgain(t *testing.T) {
 	const ahead = 48 * time.Hour
 	for name, f := range map[string]func(q *Queue) error{

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// What somebody has written by hand into the settings of one type does not hold up the others.
+// Settings of one type that were written by hand do not block the others.
 func TestSettingsThatAreNoBooleans(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// TestInsertErrors: what is known not to be stored is refused. Nobody knows what a commit that failed has left.
+// TestInsertErrors: a message that is known not to be stored is refused. After a failed commit the outcome is unclear.
 func TestInsertErrors(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -40,7 +40,7 @@ func TestInsertErrors(t *testing.T) {
 	}
 }
 
-// TestReplacedDatabase: what was written when the database was replaced is in doubt, and what comes after it is refused.
+// TestReplacedDatabase: a write during which the database was replaced is in doubt, and later ones are refused.
 func TestReplacedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "q.db")
 	q, err := Open(t.Context(), path)
@@ -74,8 +74,9 @@ func TestReplacedDatabase(t *testing.T) {
 	}
 }
 
-// TestOldNotesAreRemoved: what was settled is remembered for as long as a publisher may repeat it, counted by what promoters have seen pass; what earlier versions
-// have noted, too, which is without a time.
+// TestOldNotesAreRemoved: records of settled messages are kept for as long as a publisher may retry, by the time that promoters have
+// measured.
+// So are those of earlier versions, which have no time.
 func TestOldNotesAreRemoved(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -111,7 +112,7 @@ func TestOldNotesAreRemoved(t *testing.T) {
 	}
 }
 
-// TestPassedIsWhatWasSeen: a promoter adds what has passed since its own promotion, if nobody has promoted since.
+// TestPassedIsWhatWasSeen: a promoter adds the time elapsed since its own promotion, if no other process has promoted since.
 func TestPassedIsWhatWasSeen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "q.db")
 	var qs []*Queue

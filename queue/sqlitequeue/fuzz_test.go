@@ -12,8 +12,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Rows that others have written: a decoder may refuse them, and says which column is wrong. What it takes, it takes again in the same way from a row of
-// our own.
+// Rows that other programs have written: a decoder may refuse them, and says which column is wrong. A row that it accepts, encoded again,
+// decodes
+// to the same value.
 
 // FuzzDecodeHeaders: the columns id and headers of messages, dead letters and delayed messages.
 func FuzzDecodeHeaders(f *testing.F) {
@@ -85,7 +86,8 @@ func FuzzDecodeMember(f *testing.F) {
 	})
 }
 
-// FuzzForeignKey: keys that operators repeat. What is taken for one is written as it was read, and is no message's if isForeign says so.
+// FuzzForeignKey: keys that operators enter. An accepted key is written as it was read, and does not belong to a message if isForeign says
+// so.
 func FuzzForeignKey(f *testing.F) {
 	for _, key := range []string{"x'00ff'", "x''", "x'0'", "X'00'", "x'00FF'", "00", "x'" + strings.Repeat("00", 20) + "'", "x'" + strings.Repeat("01", 20) + "'"} {
 		f.Add(key)

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 )
 
-// The log is bounded. Rows of others, and a database that was set back, do no harm.
+// The log is bounded. Foreign rows, and a restored database, do no harm.
 func TestNotificationsInSQLite(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -43,7 +43,7 @@ func TestNotificationsInSQLite(t *testing.T) {
 	}
 	exec(`DELETE FROM queue_notifications WHERE n > 500`)
 	if n, err = q.Notifications(t.Context(), n.Next); err != nil || !n.Missed || len(n.Types) != 2 {
-		t.Errorf("set back: %+v, %v", n, err)
+		t.Errorf("after a restore: %+v, %v", n, err)
 	}
 	exec(`DELETE FROM queue_notifications`)
 	if n, err = q.Notifications(t.Context(), n.Next); err != nil || !n.Missed {

@@ -103,7 +103,7 @@ func TestInsertWhileLocked(t *testing.T) {
 	if err := q.Ack(ctx, "orders", []queue.ID{message(1, nil).ID}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("ack: %v", err)
 	}
-	if d := time.Since(begin); d > 10*time.Second { // a busy machine; without the context it is the wait for the lock
+	if d := time.Since(begin); d > 10*time.Second { // generous for a busy machine; without the context it would wait for the lock
 		t.Errorf("took %v", d)
 	}
 	if got, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1}); err != nil || len(got) != 0 {
@@ -159,7 +159,7 @@ func TestFileValuesBeyond63Bits(t *testing.T) {
 	}
 }
 
-// A database of a version that knew no generations: its entries are those of first files, and can be succeeded.
+// A database of a version without generations: its entries are those of first files, and can be succeeded.
 func TestDatabaseWithoutGenerations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	first := queue.RegistryEntry{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
@@ -185,7 +185,7 @@ func TestDatabaseWithoutGenerations(t *testing.T) {
 	}
 }
 
-// A database of a version that noted no time with what is settled and with numbers: what it noted still counts, and its numbers go on.
+// A database of a version that recorded no time with settled messages and with numbers: its records still count, and its numbers continue.
 func TestDatabaseOfAVersionThatCountedNoTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	q := open(t, path)
@@ -258,7 +258,7 @@ func publishProcess(job []string) error {
 	return errors.Join(p.Close(ctx), q.Close())
 }
 
-// startPublisher starts a publishing process; its output is what it is certain of.
+// startPublisher starts a publishing process; its output says what is certainly stored.
 func startPublisher(t testing.TB, path, name string, total, size int) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -307,8 +307,8 @@ func drain(t testing.TB, q queue.Queue, done <-chan struct{}) map[uint64][]strin
 	}
 }
 
-// Several processes publish into one file, one of them is killed, another drains: what was certain arrives once and in
-// order, and of the killed process a prefix.
+// Several processes publish into one file, one of them is killed, another drains: messages that were certainly stored
+// arrive once and in order, and those of the killed process are a prefix.
 func TestProcessesShareTheFile(t *testing.T) {
 	const total, publishers = 2000, 3
 	path := filepath.Join(t.TempDir(), "queue.db")
@@ -365,7 +365,7 @@ func TestProcessesShareTheFile(t *testing.T) {
 	}
 }
 
-// Rows of other programs or earlier versions block nobody; the other members remove a member without a heartbeat for long.
+// Rows of other programs or earlier versions block nothing; the other members remove a member that has sent no heartbeat for long.
 func TestMembersThatAreDamagedOrGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	q := open(t, path)

@@ -12,8 +12,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// TestStraysInSQLite: types and due messages among thousands of rows that no type of ours can have are found; the next looks do not pass over those
-// rows again; an operator learns what is there; and the remedy removes that and nothing else.
+// TestStraysInSQLite: types and due messages among thousands of rows with invalid type names are found; the next checks do not skip those
+// rows
+// again; an operator is told about them; and the remedy removes them and nothing else.
 func TestStraysInSQLite(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -83,13 +84,13 @@ func TestStraysInSQLite(t *testing.T) {
 	look()
 	q.mu.Lock()
 	from := q.walk.from
-	q.walk.ended = time.Now().Add(time.Hour) // no slow machine makes them begin anew
+	q.walk.ended = time.Now().Add(time.Hour) // even a slow machine does not restart them
 	q.mu.Unlock()
 	if want := at.Add(-2*time.Hour + (each-1)*time.Second).UnixMilli(); from != want {
 		t.Errorf("looks begin at %d, want %d: all before cannot be promoted", from, want)
 	}
 
-	// A message stored among them late is found when they are looked at again.
+	// A message stored among them late is found when they are checked again.
 	late := queue.Message{Type: "audit", ID: queue.NewID(at, 7, 99), Payload: []byte("x"), Due: at.Add(-90 * time.Minute)}
 	if err := q.Delay(t.Context(), []queue.Message{late}); err != nil {
 		t.Fatal(err)

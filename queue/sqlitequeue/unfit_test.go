@@ -118,7 +118,7 @@ func TestSpoiledInSQLite(t *testing.T) {
 	})
 }
 
-// TestBadDueTimes: no message of ours can have them.
+// TestBadDueTimes: due times that Delay would refuse.
 func TestBadDueTimes(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -140,8 +140,9 @@ func TestBadDueTimes(t *testing.T) {
 	}
 }
 
-// TestDatabaseRefusesOne: a trigger lets some messages not in. They become dead letters, and their numbers go to those behind them. A trigger
-// that refuses everything buries nothing.
+// TestDatabaseRefusesOne: a trigger refuses some messages. They become dead letters, and their numbers go to the next messages. A trigger
+// that
+// refuses everything makes no dead letters.
 func TestDatabaseRefusesOne(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -181,7 +182,7 @@ func TestDatabaseRefusesOne(t *testing.T) {
 	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err == nil || !strings.Contains(err.Error(), "every message") || !strings.Contains(err.Error(), "trigger") {
 		t.Errorf("%+v, %v; want an error that names the cause", p, err)
 	}
-	// One that ends the transaction has nothing happen at all.
+	// With a trigger that rolls the transaction back, nothing happens at all.
 	mustExec(t, q, `DROP TRIGGER refuse`)
 	mustExec(t, q, `CREATE TRIGGER refuse BEFORE INSERT ON queue_messages WHEN NEW.payload = x'35' BEGIN SELECT RAISE(ROLLBACK, 'nor anything before it'); END`)
 	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err == nil || !strings.Contains(err.Error(), "nor anything before it") {

@@ -1,4 +1,4 @@
-// Package shorten shortens texts that others wrote.
+// Package shorten shortens untrusted texts.
 package shorten
 
 // Text shortens s for an error message.
