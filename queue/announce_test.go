@@ -77,12 +77,12 @@ func TestAStoredTypeIsToldAtOnce(t *testing.T) {
 			mustPublish(t, p, "orders")
 			time.Sleep(10 * time.Millisecond)
 			if at := q.times("orders"); len(at) == 0 || at[len(at)-1].Before(before) {
-				t.Fatal("not told within 10 ms")
+				t.Fatal("not announced within 10 ms")
 			}
 			time.Sleep(time.Minute)
 		}
 		if n := len(q.times("orders")); n != 3 {
-			t.Errorf("three messages in as many minutes were told %d times", n)
+			t.Errorf("three messages in as many minutes were announced %d times", n)
 		}
 		if s := p.Stats(); s.Notifications != 3 || s.NotificationsFailed != 0 {
 			t.Errorf("%+v", s)
@@ -102,10 +102,10 @@ func TestSteadyTrafficIsToldSeldomAndAtTheEnd(t *testing.T) {
 		time.Sleep(time.Minute)
 		at := q.times("orders")
 		if len(at) < 9 || len(at) > 11 {
-			t.Errorf("told %d times in nine seconds", len(at))
+			t.Errorf("announced %d times in nine seconds", len(at))
 		}
 		if after := at[len(at)-1].Sub(last); after < 0 || after > time.Second {
-			t.Errorf("told %v after the last message", after)
+			t.Errorf("announced %v after the last message", after)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestAMessageBehindANotificationIsToldLater(t *testing.T) {
 		last := time.Now()
 		time.Sleep(time.Minute)
 		if at := q.times("orders"); len(at) != 2 || at[1].Before(last) || at[1].Sub(last) > time.Second {
-			t.Errorf("told at %v, the last message came at %v", at, last)
+			t.Errorf("announced at %v, the last message was stored at %v", at, last)
 		}
 	})
 }
@@ -139,7 +139,7 @@ func TestManyTypesAreToldTogether(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, m := range msgs {
 			if at := q.times(m.Type); len(at) == 0 || at[0].Sub(began) > 300*time.Millisecond {
-				t.Fatalf("%s was told at %v", m.Type, at)
+				t.Fatalf("%s was announced at %v", m.Type, at)
 			}
 		}
 		if n := p.Stats().Notifications; n > 6 {
@@ -187,7 +187,7 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(q.times("orders")); n != 2 {
-			t.Errorf("told %d times, want 2", n)
+			t.Errorf("announced %d times, want 2", n)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestDelayedMessagesAreNotTold(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := len(q.times("orders")); n != 0 {
-			t.Errorf("told %d times", n)
+			t.Errorf("announced %d times", n)
 		}
 	})
 }

@@ -31,7 +31,7 @@ type ForeignKeyStore interface {
 // an operator should remove them.
 type Strays struct {
 	In      string // the collection or table
-	What    string // what they are: "keys that are not a message's"
+	What    string // what they are, for example "invalid type names"
 	Count   int    // how many were seen, at least
 	Example string // one of them
 	Remedy  string // how to remove them

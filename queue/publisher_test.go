@@ -408,7 +408,7 @@ func TestUnclearBatchIsRepeatedUnchanged(t *testing.T) {
 			}
 		}
 		if next[0].ID.N() != 6 || next[0].ID.Producer() != results[0].ID.Producer() {
-			t.Error("all was stored in the end, so the producer number stays and n goes on")
+			t.Error("all was stored in the end, so the producer number stays and n continues")
 		}
 		if got := stored(t, b.mem, "orders"); len(got) != 6 {
 			t.Errorf("%d messages are stored", len(got))
@@ -521,7 +521,7 @@ func TestOutcomes(t *testing.T) {
 				}
 				for _, r := range results {
 					if tc.rotation && r.Status != re && (r.ID.Producer() == next[0].ID.Producer() || r.ID.Compare(next[0].ID) >= 0) {
-						t.Errorf("the message after the failure has ID %v, behind %v", next[0].ID, r.ID)
+						t.Errorf("the message after the failure has ID %v, after %v", next[0].ID, r.ID)
 					}
 				}
 			})
@@ -569,7 +569,7 @@ func TestDelayedMessagesSortBehindALostNumber(t *testing.T) {
 			failing = false
 			second, err := b.PublishAt(t.Context(), due, "orders", nil, nil)
 			if err != nil || second.Producer() == first.Producer() || second.Compare(first) < 0 {
-				t.Errorf("%v behind %v: %v", second, first, err)
+				t.Errorf("%v after %v: %v", second, first, err)
 			}
 		})
 	}

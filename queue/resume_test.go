@@ -173,7 +173,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 			}
 		}
 		if (book.read() != queue.Checkpoint{}) {
-			t.Errorf("saved %+v: what is repeated is saved already", book.read())
+			t.Errorf("saved %+v: a repeated batch is already saved", book.read())
 		}
 		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(false)})
 		time.Sleep(reread)

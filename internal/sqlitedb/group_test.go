@@ -22,8 +22,7 @@ type member struct {
 }
 
 // writeTogether makes all members wait in this order while the first one is running, and returns the result of each. "panicked" stands for
-// a
-// panic.
+// a panic.
 func writeTogether(t *testing.T, db *sqlitedb.DB, members ...member) []error {
 	t.Helper()
 	errs := make([]error, len(members))

@@ -17,7 +17,7 @@ import (
 func asNobody(t *testing.T, f func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become somebody without permissions")
+		t.Skip("needs root, to become a user without permissions")
 	}
 	done := make(chan struct{})
 	go func() {

@@ -178,7 +178,7 @@ func TestCreatesDirectoryAndFileWithTheirModes(t *testing.T) {
 	}
 	for _, e := range left {
 		if strings.HasPrefix(e.Name(), ".fencepost-new") {
-			t.Errorf("left behind: %s", e.Name())
+			t.Errorf("not removed: %s", e.Name())
 		}
 	}
 }

@@ -19,7 +19,7 @@
 // Every method calls the Check function with its name first, if there is one. So all backends refuse
 // the same input with the same errors, and store texts in the same form. Check what you read, too,
 // because other programs may have written it: [TooManyHeaders] before decoding headers, [DecideDue]
-// before promoting. Skip what is not a message at all, and report it in Strays, see [StrayRecord].
+// before promoting. Skip entries that are not messages, and report them in Strays, see [StrayRecord].
 //
 // Run the conformance suite of package queuetest against the backend. It includes retries after lost
 // answers and concurrent callers.

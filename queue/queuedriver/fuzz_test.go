@@ -9,8 +9,7 @@ import (
 )
 
 // FuzzNotifications: counts and lists that other programs have written to a log of notifications. A reader returns valid types, each once,
-// from
-// the latest entries; unless it reports that it has missed some, it has as many as the counts say.
+// from the latest entries; unless it reports that it has missed some, it has as many as the counts say.
 func FuzzNotifications(f *testing.F) {
 	for _, counts := range [][2]int64{{5, 5}, {5, 7}, {7, 5}, {0, 1 << 62}, {-1 << 63, 1<<63 - 1}, {1<<63 - 1, -1 << 63}} {
 		f.Add(counts[0], counts[1], true, "orders audit orders ../x")

@@ -30,11 +30,11 @@ func TestNotificationReader(t *testing.T) {
 		{"the same twice", queue.NotificationMark{"": 0}, 3, []string{"a", "b", "a"}, []string{"a", "b"}, false},
 		{"a log that has begun", queue.NotificationMark{}, 1 << 39, []string{"a"}, []string{"a"}, false},
 		{"a log that has begun with many", queue.NotificationMark{}, 1 << 39, many, many, true},
-		{"set back", queue.NotificationMark{"": 9}, 7, []string{"a", "b"}, []string{"a", "b"}, true},
-		{"set back to nothing", queue.NotificationMark{"": 9}, 0, nil, nil, true},
+		{"restored", queue.NotificationMark{"": 9}, 7, []string{"a", "b"}, []string{"a", "b"}, true},
+		{"restored to nothing", queue.NotificationMark{"": 9}, 0, nil, nil, true},
 		{"a negative count", queue.NotificationMark{"": 9}, -1 << 63, []string{"a"}, []string{"a"}, true},
 		{"from a negative count", queue.NotificationMark{"": -1 << 63}, 5, []string{"a"}, []string{"a"}, true},
-		{"names that no type can have", queue.NotificationMark{"": 0}, 5, []string{"", "../a", "A", "a\n", strings.Repeat("a", 65)}, nil, false},
+		{"invalid type names", queue.NotificationMark{"": 0}, 5, []string{"", "../a", "A", "a\n", strings.Repeat("a", 65)}, nil, false},
 	} {
 		r := ReadNotifications(c.since)
 		r.Log("", c.count, c.latest)

@@ -12,8 +12,7 @@ import (
 )
 
 // TestSequence: IDs grow, whatever the clock says, and a sequence that has rested takes a new producer number: by the measured time, or by
-// the
-// clock if no promoter has measured it.
+// the clock if no promoter has measured it.
 func TestSequence(t *testing.T) {
 	var s queuedriver.Sequence
 	at, passed := time.UnixMilli(1_700_000_000_000), time.Hour
@@ -22,10 +21,10 @@ func TestSequence(t *testing.T) {
 		t.Helper()
 		id := s.Next(queuedriver.Moment{Now: now, Passed: passed, Watched: watched})
 		if id.Compare(last) <= 0 || last.Producer() != id.Producer() && !last.IsZero() && !id.Time().After(last.Time()) {
-			t.Errorf("%s: %v behind %v", what, id, last)
+			t.Errorf("%s: %v after %v", what, id, last)
 		}
 		if anew != (id.Producer() != last.Producer()) || anew != (id.N() == 1) {
-			t.Errorf("%s: number %d of %016x behind %d of %016x", what, id.N(), id.Producer(), last.N(), last.Producer())
+			t.Errorf("%s: number %d of %016x after %d of %016x", what, id.N(), id.Producer(), last.N(), last.Producer())
 		}
 		last = id
 	}
@@ -36,7 +35,7 @@ func TestSequence(t *testing.T) {
 	next("the clock is far behind", at.Add(-100*time.Hour), false, false)
 	next("more than a minute, by the clock", at.Add(time.Minute+time.Millisecond), true, false)
 	at = at.Add(time.Minute + time.Millisecond)
-	next("more than a minute, and nobody has watched", at.Add(time.Minute+time.Millisecond), false, true)
+	next("more than a minute, and no promoter has watched", at.Add(time.Minute+time.Millisecond), false, true)
 	passed += time.Minute
 	next("a minute has passed", at.Add(-time.Hour), true, false)
 	passed += time.Minute + time.Millisecond

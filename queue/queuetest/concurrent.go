@@ -81,7 +81,7 @@ func testVisibleInOrder(t *testing.T, open func(t *testing.T) queue.Queue) {
 				t.Error(err)
 				return
 			}
-			// rule: one read in ID order. Within a producer, what it shows is a prefix.
+			// rule: one read in ID order. Of each producer it returns a prefix.
 			for _, m := range msgs {
 				p := m.ID.Producer()
 				if m.ID.N() != highest[p]+1 {

@@ -79,7 +79,7 @@ func (o *Oracle) Check() error {
 			}
 			key := sourceKey{r.source, r.typ}
 			if r.result.ID.Compare(last[key]) <= 0 {
-				o.fault("%s: payload %.40q has ID %v, which is not behind its predecessor's %v", r.typ, r.payload, r.result.ID, last[key])
+				o.fault("%s: payload %.40q has ID %v, which does not sort after its predecessor's %v", r.typ, r.payload, r.result.ID, last[key])
 			}
 			last[key] = r.result.ID
 		case queue.Rejected:

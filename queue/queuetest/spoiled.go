@@ -105,7 +105,7 @@ func testTooManyHeaders(t *testing.T, s SpoiledStore, n int) {
 	}
 }
 
-// testForeignKeys: foreign keys among messages are neither fetched nor counted, are listed, and cannot hide the messages behind them.
+// testForeignKeys: foreign keys among messages are neither fetched nor counted, are listed, and cannot hide the messages after them.
 func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	q := s.Open(t)
 	msgs := numbered("orders", 1, total)

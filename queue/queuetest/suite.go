@@ -276,7 +276,7 @@ func testClock(t *testing.T, q queue.Queue) {
 		t.Fatal(err)
 	}
 	if d := time.Since(last).Abs(); d > time.Hour {
-		t.Errorf("the queue's clock is %v away from this machine's: fix one of them, or the test's server", d)
+		t.Errorf("the queue's clock differs from this machine's by %v: fix one of them, or the test's server", d)
 	}
 	for range 100 {
 		now, err := q.Now(t.Context())

@@ -75,8 +75,7 @@ func TestReplacedDatabase(t *testing.T) {
 }
 
 // TestOldNotesAreRemoved: records of settled messages are kept for as long as a publisher may retry, by the time that promoters have
-// measured.
-// So are those of earlier versions, which have no time.
+// measured. So are those of earlier versions, which have no time.
 func TestOldNotesAreRemoved(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -154,9 +153,9 @@ func TestPassedIsWhatWasSeen(t *testing.T) {
 		t.Errorf("%v passed, by the count %v", seen.Elapsed(), passed)
 	}
 	if other := promote(qs[1]); other != passed {
-		t.Errorf("who comes new counts %v, want %v", other, passed)
+		t.Errorf("a new process counts %v, want %v", other, passed)
 	}
 	if again := promote(qs[0]); again != passed {
-		t.Errorf("who was not the last counts %v, want %v", again, passed)
+		t.Errorf("a process that was not the last to promote counts %v, want %v", again, passed)
 	}
 }

@@ -13,8 +13,7 @@ import (
 )
 
 // Rows that other programs have written: a decoder may refuse them, and says which column is wrong. A row that it accepts, encoded again,
-// decodes
-// to the same value.
+// decodes to the same value.
 
 // FuzzDecodeHeaders: the columns id and headers of messages, dead letters and delayed messages.
 func FuzzDecodeHeaders(f *testing.F) {

@@ -99,7 +99,7 @@ const (
 // nothing (0302).
 const rowsPerStatement = 20
 
-// Ranges are deleted with one statement, which costs half of what it costs to look each ID up (0312).
+// Ranges are deleted with one statement, at half the cost of looking each ID up (0312).
 const (
 	minRange = rowsPerStatement + 1 // IDs: fewer are one statement anyway
 	maxRange = 1000                 // so that a late message in one range does not slow down the others

@@ -12,9 +12,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// TestStraysInSQLite: types and due messages among thousands of rows with invalid type names are found; the next checks do not skip those
-// rows
-// again; an operator is told about them; and the remedy removes them and nothing else.
+// TestStraysInSQLite: types and due messages among thousands of rows with invalid type names are found; the next checks do not read those
+// rows again; an operator is told about them; and the remedy removes them and nothing else.
 func TestStraysInSQLite(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -108,7 +107,7 @@ func TestStraysInSQLite(t *testing.T) {
 
 	all := look()
 	if len(all) != 6 {
-		t.Errorf("told is %v, want six", all)
+		t.Errorf("reported %v, want six", all)
 	}
 	for _, s := range all {
 		want := each
@@ -129,7 +128,7 @@ func TestStraysInSQLite(t *testing.T) {
 	mustExec(t, q, `DELETE FROM queue_delayed WHERE type = 'unreadable'`) // as scheduled rm does
 	pass()
 	if got := look(); len(got) != 0 {
-		t.Errorf("told is %v", got)
+		t.Errorf("reported %v", got)
 	}
 	for table, want := range map[string]int{"queue_messages": 6, "queue_dead": 3, "queue_delayed": 1, "queue_types": 3, "queue_files": 3} {
 		var n int

@@ -141,8 +141,7 @@ func TestBadDueTimes(t *testing.T) {
 }
 
 // TestDatabaseRefusesOne: a trigger refuses some messages. They become dead letters, and their numbers go to the next messages. A trigger
-// that
-// refuses everything makes no dead letters.
+// that refuses everything makes no dead letters.
 func TestDatabaseRefusesOne(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
