@@ -36,7 +36,7 @@ func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string,
 	return found, err
 }
 
-// busy tells whether the pool opens as many types as it can.
+// busy reports whether the pool opens as many types as it can.
 func (p *Pool) busy() bool {
 	part := p.openingPart()
 	if !p.opening.TryAcquire(part) {

@@ -48,7 +48,7 @@ type Producer struct {
 	before   ledger.Producer // what files before this one hold of it
 }
 
-// Contiguous tells whether the file has the producer's messages without a gap, from number 1 or from
+// Contiguous reports whether the file has the producer's messages without a gap, from number 1 or from
 // where the file before this one ends.
 func (p *Producer) Contiguous() bool {
 	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.Last()+1

@@ -36,7 +36,7 @@ const (
 	MaxPrefetch   = 64
 )
 
-// ErrConfig is wrapped by every error about a Config that cannot work.
+// ErrConfig is wrapped by every error about an invalid Config.
 var ErrConfig = errors.New("worker configuration")
 
 // Config configures a [Pool]. Queue, Locker, To, and Types or AllTypes are required; the zero value
@@ -46,8 +46,8 @@ type Config struct {
 	Locker *lock.Locker // the per-type mutex; usually of the same server
 	To     Target       // where messages go: Files or Handling
 
-	// OnError decides about a message that keeps failing, or that the file cannot take. Defaults to
-	// Block.
+	// OnError decides what happens to a message that keeps failing, or that the file cannot take.
+	// Defaults to Block.
 	OnError OnError
 	// MaxAttempts is how often a message may fail by itself, or be named in a BatchError, before it
 	// becomes a dead letter (OnError DeadLetter). Defaults to 5.
@@ -57,13 +57,13 @@ type Config struct {
 	// meanwhile. They default to 1 s and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is called for every event, from the pool's goroutines: it must be quick. Slow
-	// consumers should use Pool.Subscribe.
+	// Events, if set, is called for every event, from the pool's goroutines: it must return quickly.
+	// Slow consumers should use Pool.Subscribe.
 	Events func(Event)
 
 	// Observe, if set, receives each step's duration. It is called from the pool's goroutines,
-	// concurrently and many times a second: it must be quick. It is for metrics, see package
-	// worker/metrics; Pool.Status has the present state.
+	// concurrently and many times a second: it must return quickly. It is for metrics, see package
+	// worker/metrics; Pool.Status has the current state.
 	Observe func(Observation)
 
 	// Types are the types to serve: names, or globs such as "audit-*" (path.Match), which also match
@@ -71,8 +71,8 @@ type Config struct {
 	Types []string
 	// AllTypes serves every type, like Types = {"*"}.
 	AllTypes bool
-	// MaxTypes bounds how many types are held at once. An idle type is released when another one
-	// waits. Defaults to no bound.
+	// MaxTypes bounds how many types are held at once. An idle type is released when another one is
+	// waiting. Defaults to no bound.
 	MaxTypes int
 
 	// Lease is how long a lock stays held after its holder died. Defaults to 20 s, which is longer
@@ -108,11 +108,12 @@ type Config struct {
 
 	// UntilEmpty makes Run return once all types have been seen empty. It does not wait for delayed
 	// messages that are not due. It waits for messages that cannot be appended or handled until
-	// GapTimeout is over; then Run returns an *UnfitError for their type.
+	// GapTimeout has passed; then Run returns an *UnfitError for their type.
 	UntilEmpty bool
 
-	// NoScheduler stops the pool from promoting delayed messages. A scheduler promotes those of all
-	// types, also types that its pool does not serve; without any, delayed messages stay delayed.
+	// NoScheduler stops the pool from promoting delayed messages. A scheduler promotes the messages of
+	// all types, even types that its pool does not serve; without any scheduler, delayed messages stay
+	// delayed.
 	NoScheduler bool
 
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
@@ -160,7 +161,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// validate refuses values that cannot work. Every error says what to change.
+// validate refuses invalid values. Every error says what to change.
 func (c Config) validate() error {
 	switch {
 	case c.Queue == nil:
@@ -220,12 +221,12 @@ func ValidateTypes(types []string) error {
 	return nil
 }
 
-// OnError decides about a message that cannot be handled, or that the file cannot take.
+// OnError decides what happens to a message that cannot be handled, or that the file cannot take.
 type OnError int
 
 const (
-	// Block retries it for ever; its type waits. Nothing is lost and the order is kept, but
-	// somebody has to find the cause.
+	// Block retries it indefinitely; its type waits. Nothing is lost and the order is kept, but an
+	// operator has to find the cause.
 	Block OnError = iota
 	// DeadLetter makes it a dead letter after MaxAttempts (fencepost dead ls), and continues with
 	// the messages after it.

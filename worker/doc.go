@@ -19,15 +19,15 @@
 //	          contiguity check, encode, one write per batch, one fsync for all that is ready (group commit)
 //
 // Two rules make the pipeline exactly-once. First, a message is acknowledged only after its record is
-// durable and nobody has fenced the writer. Second, the ledger (the last number of each producer,
-// rebuilt from the file at every open) refuses what the file already has. The lock only keeps
-// replicas from working on the same type at the same time: if it fails, the file decides.
+// durable, and only if no later holder has fenced the writer. Second, the ledger (the last number of
+// each producer, rebuilt from the file at every open) refuses messages that the file already has. The
+// lock only keeps replicas from working on the same type concurrently: if it fails, the file decides.
 //
 // # Where to read
 //
 // The path of a message:
 //
-//	pipeline.go         a session: three stages and what joins them
+//	pipeline.go         a session: three stages and the channels between them
 //	fetch.go            reads the queue in the order of IDs, and goes back for late arrivals
 //	append.go           admits, filters, writes, syncs; with a Handler handle.go takes its place
 //	internal/ledger     decides whether a message is new, a copy, late, or has to wait
@@ -35,15 +35,15 @@
 //
 // Around it:
 //
-//	watch.go            waits until a type has messages that fall to this pool
+//	watch.go            waits until a type has messages that this pool should take
 //	pool.go             takes locks and slots, runs sessions
 //	listen.go           finds types with messages: notifications and sweeps
 //	file.go, registry.go  the session's file, and its entry in the registry of files
 //	deadletter.go       messages that the file or the filter refuses
-//	retry.go            pauses, attempts, and errors that a retry cannot cure
-//	handoff.go          passes a type to another replica; internal/share decides to which
+//	retry.go            pauses, attempts, and permanent errors
+//	handoff.go          hands a type off to another replica; internal/share decides which one
 //	scheduler.go        promotes delayed messages that are due
-//	memory.go           bounds what all types have fetched together
+//	memory.go           bounds the memory of all fetched messages together
 //	poison.go           finds a message that kills the process
 //	unfit.go            messages and keys that can be neither appended nor handled
 //	replica.go, status.go  what sessions share, and what Status reports about them
@@ -58,9 +58,9 @@
 //		OnError: worker.DeadLetter,
 //	})
 //
-// Order per producer and one holder at a time still hold. Exactly once becomes at least once, because
-// there is no file that refuses copies: [Handler] has the exact guarantees. A Handler gets batches;
-// [Each] makes one from a function for single messages, [Keyed] handles several keys of a type
+// Order per producer is still guaranteed, and so is one holder at a time. Exactly once becomes at least
+// once, because there is no file to refuse copies: [Handler] has the exact guarantees. A Handler gets
+// batches; [Each] makes one from a function for single messages, [Keyed] handles several keys of a type
 // concurrently. What can happen to a message:
 //
 //	           nil                                      acknowledged
@@ -76,10 +76,11 @@
 // session ends, and no message counts as failed; examples/custom-sink has such a destination. Package
 // workertest helps to test handlers.
 //
-// # Messages that do not get into a file
+// # Messages that are not appended
 //
 // A file can take every message that a [queue.Publisher] accepts. A message that [Files].Filter
-// refuses first leaves a skip entry in the file, then becomes a dead letter. So does one that another
-// program stored beyond the limits of a file, if OnError is [DeadLetter]; with [Block], the default, it
-// blocks its type. After a crash in between the next holder does the second step.
+// refuses first leaves a skip entry in the file, then becomes a dead letter. So does a message that
+// another program stored and that exceeds the limits of a file, if OnError is [DeadLetter]; with
+// [Block], the default, it blocks its type. If the worker crashes between the two steps, the next
+// holder does the second one.
 package worker

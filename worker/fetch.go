@@ -139,13 +139,13 @@ func (f *fetcher) foundNothing(ctx, asking context.Context) (drained bool, err e
 	return false, nil
 }
 
-// canRest tells whether the listener would hear of everything that the session has to do.
+// canRest reports whether the listener would hear of everything that the session has to do.
 func (f *fetcher) canRest() bool {
 	p := f.pool
 	return f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
 }
 
-// mayPoll tells whether the session is one of the maxPolling that look again after they have found nothing.
+// mayPoll reports whether the session is one of the maxPolling that look again after they have found nothing.
 func (f *fetcher) mayPoll() bool {
 	if !f.polls {
 		select {

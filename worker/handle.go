@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// handlerSink is the sink of a session that hands the messages to the Handler.
+// handlerSink is the sink of a session that passes the messages to the Handler.
 type handlerSink struct {
 	*session
 	handler Handler
@@ -23,15 +23,15 @@ type handlerSink struct {
 	over    bool // the session is to end, and some messages were not settled
 }
 
-// open starts with an empty ledger, because without a file nobody knows what earlier sessions have
-// handled. Within the session the ledger keeps the order, and lets no message be handled twice.
+// open starts with an empty ledger, because without a file it is unknown which messages earlier sessions
+// handled. Within the session the ledger keeps the order, and prevents any message from being handled twice.
 func (h *handlerSink) open(ctx context.Context) error {
 	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch, instance: h.pool.instance}
 	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
 	return h.poison.begin(ctx)
 }
 
-// ack needs no registry of files.
+// ack removes the messages from the queue. It needs no registry of files.
 func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
 	return h.pool.cfg.Queue.Ack(ctx, h.typ, ids)
 }
@@ -45,14 +45,14 @@ func (h *handlerSink) describe(e *zerolog.Event) *zerolog.Event {
 	return e.Uint64("handled", h.handled)
 }
 
-// stage hands batch after batch to the handler.
+// stage passes batch after batch to the handler.
 func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	var due []queue.Message
 	for next := range in {
-		next.memory.give() // rule: what the handler has is the handler's. It may be slow, or wait for somebody to look.
+		next.memory.give() // rule: a batch at the handler does not count. The handler may be slow, or wait for an operator.
 		batch := next.msgs
 		if h.over {
-			// rule: nothing is judged any more: the ledger counts what is left as handled, and would take it for a copy.
+			// rule: no more messages are judged: the ledger counts the unsettled ones as handled, and would take them for copies.
 			if err := sendGroup(ctx, out, group{batches: 1}); err != nil {
 				return err
 			}
@@ -88,15 +88,15 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 	return nil
 }
 
-// settle hands msgs to the handler until each of them is settled, which means handled or a dead
+// settle passes msgs to the handler until each of them is settled, which means handled or a dead
 // letter, and collects the handled ones in done. When the session is to end it stops without an
-// error: messages that are not settled stay in the queue.
+// error: unsettled messages stay in the queue.
 func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) error {
 	h.retries.pause.Reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
-		// This only saves useless work, as for a file. A handler whose effects must not come after
-		// its lease compares tokens at the destination.
+		// This only saves useless work, as for a file. A handler whose effects must not outlast its
+		// lease compares tokens at the destination.
 		if err := h.lease.Check(0); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		settled := size - len(left)
 		if h.poison.oneByOne > 0 {
 			h.poison.returned(ctx, settled)
-			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // now, so that a killed process does not handle them again
+			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // now, so that they are not handled again if the process is killed
 				return err
 			}
 			done.ids = nil
@@ -136,7 +136,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			h.retries.pause.Reset()
 			size *= 2
 		} else {
-			size = max(size/2, 1) // perhaps they are too many at once, for example for the Timeout
+			size = max(size/2, 1) // the batch may be too large, for example for the Timeout
 		}
 		if len(msgs) == 0 {
 			return nil
@@ -144,7 +144,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		if !failed && settled > 0 {
 			continue
 		}
-		// Acknowledge what is handled now: the pause may be long.
+		// Acknowledge the handled messages now: the pause may be long.
 		if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	return ctx.Err()
 }
 
-// buryKiller makes m a dead letter if it has ended the process often enough: see poison.go.
+// buryKiller makes m a dead letter if it has killed the process often enough: see poison.go.
 func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
 	deaths, killer := h.poison.killer(m.ID)
 	if !killer || h.pool.cfg.OnError == Block {
@@ -170,9 +170,9 @@ func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried 
 }
 
 // fenced handles the answer of a destination that refuses the token. nil means that the token was
-// raised, and the messages can be handed over again.
+// raised, and that the messages can be passed to the handler again.
 //
-// rule: as with a file, the token is raised only while the lock is held: the store refuses whoever has a successor.
+// rule: as with a file, the token is raised only while the lock is held: the lock store refuses a holder that has a successor.
 func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	var above *fencedAbove
 	if !errors.As(err, &above) || above.seen < h.lease.Token() {
@@ -189,8 +189,8 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	return nil
 }
 
-// attempt hands msgs to the handler once. It returns those that are not settled, in order, and
-// whether any message failed.
+// attempt passes msgs to the handler once. It returns the unsettled ones, in order, and whether any
+// message failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
 	ctx = withEnds(ctx, func() bool { return h.ending(ctx) })
 	errs := narrow(ctx, h.handler, h.lease, msgs)
@@ -205,7 +205,7 @@ func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *g
 			// rule: acknowledged only after the handler returned nil.
 			h.settled(m, done)
 			continue
-		case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule: what a session that is over could not do is nobody's fault
+		case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule: no message is blamed for the end of its session
 		default:
 			buried, err := h.failed(ctx, m, err)
 			if err != nil {

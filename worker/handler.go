@@ -23,22 +23,22 @@ import (
 //     effect must not happen twice, the handler must recognize the message by its ID: within a producer number, N counts
 //     1, 2, 3 … Messages with the same idempotency key are all handled.
 //   - Messages of a producer are handled in order (with Keyed: those with the same key). A session handles none of them twice,
-//     but the next session does not know what this one has handled, because there is no file that remembers it.
-//   - For the same reason nobody notices a message that a server or an operator has lost. A message whose predecessor is missing
+//     but the next session does not know which messages this one has handled, because no file records them.
+//   - For the same reason, messages lost by a server or an operator go unnoticed. A message whose predecessor is missing
 //     waits until another sweep over the whole backlog has shown that the predecessor is not there; then it is handled.
 //     Config.GapTimeout does not apply.
-//   - A stop waits for the batch that is being handled, but does not retry one that fails.
+//   - A stop waits for the batch that is being handled, but does not retry it if it fails.
 type Handler interface {
-	// Handle handles msgs, which are of one type and in order. After nil all of them are
-	// acknowledged. After an error they are handed over again, together or in smaller batches; a
-	// *BatchError instead has the outcome of each message. A panic counts as an error. ctx ends when
-	// the lease is lost, with the loss as its cause, and after Handling.Timeout.
+	// Handle handles msgs, which are of one type and in order. If it returns nil, all of them are
+	// acknowledged. If it returns an error, they are passed to Handle again, together or in smaller
+	// batches; a *BatchError instead has the outcome of each message. A panic counts as an error. ctx
+	// ends when the lease is lost, with the loss as its cause, and after Handling.Timeout.
 	//
 	// Handle may keep the messages, but not the slice.
 	Handle(ctx context.Context, lease Lease, msgs []queue.Message) error
 }
 
-// HandlerFunc is a function that is a Handler.
+// HandlerFunc adapts a function to a Handler.
 type HandlerFunc func(ctx context.Context, lease Lease, msgs []queue.Message) error
 
 // Handle calls f.
@@ -48,8 +48,8 @@ func (f HandlerFunc) Handle(ctx context.Context, lease Lease, msgs []queue.Messa
 
 // Lease is the type's lock as a handler sees it; *lock.Lease is one.
 //
-// Token is the fencing token: a number that is greater than those of all earlier holders of the type.
-// To be safe from a holder that was paused for longer than its lease, store the greatest token at the
+// Token is the fencing token: a number greater than those of all earlier holders of the type. To guard
+// against a holder that was paused for longer than its lease, store the greatest token at the
 // destination, refuse writes with a smaller one, and return ErrFenced for them.
 // examples/custom-sink does that.
 type Lease interface {
@@ -62,12 +62,12 @@ var _ Lease = (*lock.Lease)(nil)
 
 // Middleware wraps a Handler, see Handling.Use. If a middleware undoes the work of a failed Handle,
 // for example by rolling back a transaction, it must not return a *BatchError unchanged, because that
-// says that some messages are handled. It must wrap it, as in fmt.Errorf("rolled back: %w", err).
+// says that some messages are handled. It must wrap the error, as in fmt.Errorf("rolled back: %w", err).
 // Then the batch is divided, and every part is a transaction of its own.
 type Middleware func(Handler) Handler
 
-// Each makes a Handler from a function for one message. When f fails, the messages before are
-// acknowledged, only this one counts as failed, and the messages after it are not tried.
+// Each makes a Handler from a function for one message. When f fails, the messages before the failing
+// one are acknowledged, only that one counts as failed, and the messages after it are not tried.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
 	one := HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error { return f(ctx, lease, msgs[0]) })
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
@@ -136,11 +136,11 @@ var ErrNotTried = errors.New("not tried")
 // message counts as failed: the successor handles them.
 var ErrFenced error = fencedError{}
 
-// FencedAbove is ErrFenced for a destination that can tell the greatest token it has seen. Usually
-// that is the token of a later holder, and it works like ErrFenced. But tokens roll back if the
+// FencedAbove is ErrFenced for a destination that can report the greatest token it has seen. Usually
+// that is the token of a later holder, and the error works like ErrFenced. But tokens roll back if the
 // lock's record is lost or restored from a backup. If the pool still holds the lock, it then raises
-// its token above seen, and hands the same messages over again. Without FencedAbove an operator must
-// resolve that, see docs/operations.md.
+// its token above seen, and passes the same messages to the Handler again. Without FencedAbove an
+// operator must resolve that, see docs/operations.md.
 func FencedAbove(seen int64) error { return &fencedAbove{seen} }
 
 type fencedAbove struct{ seen int64 }
@@ -220,52 +220,52 @@ func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (er
 	return h.Handle(ctx, lease, msgs)
 }
 
-// narrow hands msgs to h and returns the outcome of each, as in a BatchError. If they fail as a
-// whole, it hands over the first half and, if that succeeds, the second half, and so on recursively.
-// So at most one message counts as failed. If the session is to end, it hands over no part.
+// narrow passes msgs to h and returns the outcome of each, as in a BatchError. If they fail as a
+// whole, it passes the first half and, if that succeeds, the second half, and so on recursively.
+// So at most one message counts as failed. If the session is to end, it passes no part.
 func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) []error {
 	if ctx.Err() != nil {
 		return batchError(len(msgs), 0, ErrNotTried).Errs
 	}
 	err := call(ctx, h, lease, msgs)
-	// rule: a BatchError that somebody has wrapped is no promise any more that anything was handled.
+	// rule: a wrapped BatchError does not promise that anything was handled.
 	batch, ok := err.(*BatchError)
 	switch {
 	case err == nil:
 		return make([]error, len(msgs))
 	case !ok && errors.Is(err, storage.ErrFenced):
-		return batchError(len(msgs), 0, err).Errs // smaller batches would be refused, too
+		return batchError(len(msgs), 0, err).Errs // smaller batches would be refused as well
 	case ok && len(batch.Errs) == len(msgs):
 		return batch.Errs
 	case len(msgs) == 1:
 		return []error{err}
-	case ends(ctx): // a stop does not wait for the parts of a batch that has failed
+	case ends(ctx): // a stop does not wait for the parts of a failed batch
 		return batchError(len(msgs), 0, ErrNotTried).Errs
 	}
 	mid := len(msgs) / 2
 	errs := narrow(ctx, h, lease, msgs[:mid])
 	if ends(ctx) || slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		// rule: nothing behind a message that failed, or the order would be lost.
+		// rule: no message after a failed one is handled, or the order would be lost.
 		return append(errs, batchError(len(msgs)-mid, 0, ErrNotTried).Errs...)
 	}
 	return append(errs, narrow(ctx, h, lease, msgs[mid:])...)
 }
 
-// endsKey is the key of a func() bool in a context: narrow may be called by Keyed, to which only a context leads.
+// endsKey is the key of a func() bool in a context: narrow may be called by Keyed, which only a context can reach.
 type endsKey struct{}
 
-// withEnds returns a context for narrow, which asks ending whether the session is to end.
+// withEnds returns a context for narrow, which calls ending to learn whether the session is to end.
 func withEnds(ctx context.Context, ending func() bool) context.Context {
 	return context.WithValue(ctx, endsKey{}, ending)
 }
 
-// ends tells whether the session that has called a handler with ctx is to end.
+// ends reports whether the session that called a handler with ctx is to end.
 func ends(ctx context.Context) bool {
 	ending, ok := ctx.Value(endsKey{}).(func() bool)
 	return ok && ending()
 }
 
-// withTimeout bounds every call of h by d; 0 means no bound. After a timeout the error says so.
+// withTimeout bounds every call of h by d; 0 means no bound. The error of a call that timed out says so.
 func withTimeout(h Handler, d time.Duration) Handler {
 	if d == 0 {
 		return h

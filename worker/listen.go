@@ -143,7 +143,7 @@ func (l *listener) findDrained(ctx context.Context) {
 	}
 }
 
-// anyOf tells whether any of some types is among types, which are sorted.
+// anyOf reports whether any of some types is among types, which are sorted.
 func anyOf(some, types []string) bool {
 	return slices.ContainsFunc(some, func(typ string) bool { _, in := slices.BinarySearch(types, typ); return in })
 }

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A session, from the grant of the lock to its release, and the three stages that a message goes
+// A session, from the grant of the lock to its release, and the three stages that a message passes
 // through:
 //
 //	fetch.go ──batch──▶ append.go (or handle.go) ──group──▶ ack.go
 //
 // The stages run concurrently: one batch is fetched while another is synced and a third one
-// acknowledged. The channels between them are short, so a slow stage slows the others down instead
+// acknowledged. The channels between them are short, so a slow stage slows down the others instead
 // of filling the memory.
 
-// newSession prepares a session of a type whose lock is held. Only here is decided whether messages go
-// to a file or to a Handler: the fetch and ack stages are the same for both.
+// newSession prepares a session of a type whose lock is held. It alone decides whether messages go to a
+// file or to a Handler: the fetch and ack stages are the same for both.
 func newSession(p *replica, typ string, lease *lock.Lease) *session {
 	s := &session{pool: p, typ: typ, lease: lease, log: p.logOf(typ), filing: make(chan struct{}, 1), halted: make(chan struct{})}
 	s.ended, s.end = context.WithCancel(context.Background())
@@ -35,17 +35,17 @@ func newSession(p *replica, typ string, lease *lock.Lease) *session {
 }
 
 // A session ends in one of three ways. In order: the fetch stage finds a reason to stop and closes
-// its channel, and the batches in the pipeline go through to the end. By an error: the first stage
+// its channel, and the batches in the pipeline pass through to the end. With an error: the first stage
 // that fails cancels the others, and the fetched messages stay in the queue for the next session. By
-// the loss of the lease: its context ends everything in the session, with the loss as the cause.
-// After the last two, messages that were synced and not acknowledged are delivered again, and the
+// losing the lease: the lease's context ends everything in the session, with the loss as the cause.
+// In the last two cases, messages that were synced and not acknowledged are delivered again, and the
 // next ledger refuses them.
 
 // run opens the file in the slot, drains the type, and closes the file. drained means that the session
 // has seen the type empty.
 //
-// What happens before and after the pipeline has functions of its own: what they need of the stack is
-// not kept for each of thousands of sessions.
+// The steps before and after the pipeline are functions of their own, so that their stack frames are not
+// kept for each of thousands of sessions.
 func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err error) {
 	pool := ctx
 	defer func() { s.noteLoss(pool, err) }()
@@ -81,7 +81,7 @@ func (s *session) begin(ctx context.Context, slot *openingSlot) (open bool, err 
 	return true, nil
 }
 
-// finish closes the file after the pipeline has ended with err. It returns that or, if it is nil, its own error.
+// finish closes the file after the pipeline has ended with err. It returns err or, if err is nil, its own error.
 // pool is the context of the pool.
 func (s *session) finish(pool context.Context, err error) error {
 	err = s.sink.close(err)
@@ -106,7 +106,7 @@ func (s *session) finish(pool context.Context, err error) error {
 }
 
 // pipeline runs the stages until the type is idle or empty, the pool stops, or something fails. While
-// the type is quiet no stage runs: of a session that rests only this goroutine is left.
+// the type is quiet no stage runs: a resting session consists of this goroutine only.
 func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	f := newFetcher(s)
 	for {
@@ -119,11 +119,11 @@ func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	}
 }
 
-// stages runs the three stages until the fetch stage ends, and everything that it has fetched is
-// settled. Meanwhile it watches for reasons to end the session.
+// stages runs the three stages until the fetch stage ends and everything it has fetched is settled.
+// Meanwhile it watches for reasons to end the session.
 func (s *session) stages(ctx context.Context, f *fetcher) (drained bool, err error) {
 	cfg := &s.pool.cfg
-	fetched := make(chan batch, cfg.Prefetch-1) // the fetch stage has one more
+	fetched := make(chan batch, cfg.Prefetch-1) // the fetch stage holds one more
 	durable := make(chan group, 1)
 	watched, stopWatching := context.WithCancel(ctx)
 	var watching sync.WaitGroup

@@ -87,7 +87,7 @@ func (p *poison) begin(ctx context.Context) error {
 	return p.store(ctx)
 }
 
-// killer tells whether a message has ended the process often enough to become a dead letter, and how
+// killer reports whether a message has ended the process often enough to become a dead letter, and how
 // often.
 func (p *poison) killer(id queue.ID) (deaths int, killer bool) {
 	deaths = p.mark.Deaths[id]

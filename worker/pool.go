@@ -22,12 +22,12 @@ import (
 
 const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while the listener does not work
-	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
-	maxLooks      = 16                     // types, or locks of other replicas, that a pool looks at at the same time
-	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
-	freshLook     = 50 * time.Millisecond  // a pool that asked so lately whether a type has messages does not ask again under its lock
-	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
-	retryMax      = 30 * time.Second       // … and longest
+	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait occupies a slot (MaxTypes)
+	maxLooks      = 16                     // types, or locks of other replicas, that a pool checks concurrently
+	maxOpening    = 32                     // types that a pool opens concurrently: with more, an urgent one would wait for all the others
+	freshLook     = 50 * time.Millisecond  // a pool that checked a type for messages this recently does not check again under its lock
+	retryMin      = 100 * time.Millisecond // pause after a failed session: the first …
+	retryMax      = 30 * time.Second       // … and the longest
 )
 
 // Pool serves types until it is stopped. Create it with [New] and call [Pool.Run] once. All methods are
@@ -36,8 +36,8 @@ type Pool struct {
 	replica
 	types    globs.Set           // Config.Types
 	slots    *semaphore.Weighted // nil: no bound
-	looks    *semaphore.Weighted // types that are being looked at, or their locks: maxLooks
-	opening  *semaphore.Weighted // types that are being opened: maxOpening, or fewer, see openingPart
+	looks    *semaphore.Weighted // checks of types and of their locks: at most maxLooks
+	opening  *semaphore.Weighted // types being opened: at most maxOpening, or fewer, see openingPart
 	stopOnce sync.Once
 
 	mu     sync.Mutex
@@ -88,11 +88,11 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Stop makes a running pool stop gracefully: it fetches no more, appends, syncs and acknowledges what
-// was fetched (with a Handler: finishes the present batch), and releases the locks. Stop returns at
-// once; Run returns when all that is done. A queue that does not answer delays that only if fetched
-// messages depend on the answer; the release of a lock then continues in the background until the
-// Locker is closed. Further calls do nothing.
+// Stop makes a running pool stop gracefully: the pool stops fetching, appends, syncs and acknowledges
+// the messages it has fetched (with a Handler: finishes the current batch), and releases the locks.
+// Stop returns at once; Run returns when all that is done. An unresponsive queue delays Run only if
+// fetched messages depend on its answer; a lock release without an answer continues in the background
+// until the Locker is closed. Further calls do nothing.
 func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); p.stop() }) }
 
 // Stats returns the counters so far.
@@ -104,7 +104,7 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Status returns what the pool is doing, from memory: it asks neither the server nor the disk.
+// Status returns what the pool is doing. It reads memory only, neither the server nor the disk.
 func (p *Pool) Status() Status {
 	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
 	s.Instance = p.instance
@@ -138,13 +138,13 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 }
 
 // Run serves the types until Stop is called, all types are empty (Config.UntilEmpty), or ctx ends.
-// The end of ctx aborts everything at once; no message is lost by that, and the next holder continues.
+// The end of ctx aborts everything at once; no message is lost, and the next holder continues.
 //
-// It returns the cause of ctx if that has ended. Otherwise it returns nil, or the errors of the types
-// that could not be served at the end, for example because of their files. While some types can be
-// served it goes on with those: until Stop, or with UntilEmpty until they are drained. With UntilEmpty
-// it also returns an *UnfitError for each type whose queue still has messages that cannot be appended,
-// and a *PausedError for each paused type with messages.
+// Run returns the cause of ctx if ctx has ended. Otherwise it returns nil, or the errors of the types
+// that could not be served at the end, for example because of their files. As long as some types can
+// be served, Run continues with those: until Stop, or with UntilEmpty until they are drained. With
+// UntilEmpty it also returns an *UnfitError for each type whose queue still has messages that cannot
+// be appended, and a *PausedError for each paused type with messages.
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -236,12 +236,12 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 	}
 }
 
-// serveFunc starts to serve those of some types that the configuration names or matches and that are not
-// served yet. It returns them, and those that were served already. pending means that the types are known
-// to have messages.
+// serveFunc starts serving those of the given types that the configuration names or matches and that are
+// not served yet. It returns these as fresh, and those that were served already as served. pending means
+// that the types are known to have messages.
 type serveFunc func(pending bool, types ...string) (fresh, served []string)
 
-// begin starts to serve types. With UntilEmpty it asks about all of them at once, and those without
+// begin starts serving types. With UntilEmpty it queries all of them at once, and those without
 // messages are done.
 func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
 	if len(types) < 2 || !p.cfg.UntilEmpty {
@@ -252,7 +252,7 @@ func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
 	defer done()
 	pending, err := p.pending(ctx, types, len(types))
 	if err != nil {
-		serve(false, types...) // the look at each type reports the error
+		serve(false, types...) // the check of each type reports the error
 		return
 	}
 	serve(true, pending...)
@@ -265,8 +265,8 @@ func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
 }
 
 // awaitDiscovery waits until the types should be listed again; false means that the pool has stopped.
-// It waits longer while the listener works, which finds types with messages by itself, and if a list
-// takes long. took is how long the last one took.
+// It waits longer if listing is slow, and while the listener works, because the listener finds types
+// with messages by itself. took is how long the last listing took.
 func (p *Pool) awaitDiscovery(ctx context.Context, took time.Duration) bool {
 	alone := max(discoverEvery, p.rebalancer.Spread(sweepShare*took))
 	for began := time.Now(); ; {
@@ -280,26 +280,26 @@ func (p *Pool) awaitDiscovery(ctx context.Context, took time.Duration) bool {
 	}
 }
 
-// matches tells whether Config.Types names or matches a type.
+// matches reports whether Config.Types names or matches a type.
 func (p *Pool) matches(typ string) bool { return p.types.Match(typ) }
 
-// isServed tells whether a type has been found before. Once found, it is served until Run returns.
+// isServed reports whether a type has been found before. Once found, it is served until Run returns.
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.served[typ]
 }
 
-// errAsked is what hold returns after a session that has ended in order because somebody asked for its type.
-// This pool then waits for standBack before it competes for the lock again.
+// errAsked is returned by hold after a session that ended in order because the release of its lock was
+// requested. This pool then waits for standBack before it competes for the lock again.
 var errAsked = errors.New("the type was asked for")
 
-// inOrder tells whether a session that has ended with err has ended without a failure.
+// inOrder reports whether a session that ended with err ended without a failure.
 func inOrder(err error) bool { return err == nil || errors.Is(err, errAsked) }
 
 const standBack = 2 * time.Second
 
-// serve is the loop of one type in this pool: watch, acquire, run a session, again. pending means that
+// serve is the loop of one type in this pool: watch, acquire, run a session, repeat. pending means that
 // the type is known to have messages. giveUp ends the pool.
 func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp context.CancelCauseFunc) {
 	defer p.rebalancer.Drop(typ)
@@ -318,7 +318,7 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 		if err == nil {
 			began := time.Now()
 			drained, err = p.hold(ctx, typ, t, looked)
-			if time.Since(began) > retryMax { // what has worked for so long does not fail again and again
+			if time.Since(began) > retryMax { // a session that lasted this long is not one of a series of failures
 				retry.Reset()
 			}
 		}
@@ -328,8 +328,8 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 	}
 }
 
-// goesOn decides whether the pool goes on with a type after a turn that has ended with err, and pauses
-// before it does if that is necessary.
+// goesOn decides whether the pool continues with a type after a turn that ended with err. If it does,
+// goesOn pauses first where necessary.
 func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, retry *wait.Backoff, giveUp context.CancelCauseFunc) bool {
 	log := p.logOf(typ)
 	asked := errors.Is(err, errAsked)
@@ -342,7 +342,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		p.book.noteEnd(typ, err)
 	}
 	if !drained {
-		p.book.setUnfit(typ, nil) // it is not held here any more
+		p.book.setUnfit(typ, nil) // the type is no longer held here
 	}
 	switch {
 	case drained && p.cfg.UntilEmpty && err == nil:
@@ -367,7 +367,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		if p.cfg.UntilEmpty {
 			return false
 		}
-		// A lock record that cannot be used is removed while workers run.
+		// An unusable lock record does not end the pool: an operator can remove the record while workers run.
 		if all := p.book.allRefused(p.cfg.Types); all != nil && !errors.Is(err, lock.ErrDamaged) {
 			giveUp(all)
 			return false
@@ -376,7 +376,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		p.book.setRefused(typ, err)
 		return false
 	case errors.Is(err, storage.ErrNoSpace):
-		p.book.setRefused(typ, nil) // what was wrong with the file before is not wrong any more
+		p.book.setRefused(typ, nil) // any earlier problem with the file is gone
 		log.Error().Err(err).Msg("session failed; the type goes on when there is room")
 	default:
 		log.Error().Err(err).Msg("session failed; retrying")
@@ -385,9 +385,9 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 }
 
 // hold takes a slot and the type's lock, and runs one session. It returns nil if the session ended in
-// order, if the lock is held by somebody else, or if there were no messages any more when it became
-// free. looked is when the pool asked whether there are any. drained means that the session has seen the
-// type empty.
+// order (errAsked if the release of its lock was requested), if another replica holds the lock, or if no
+// messages were left when the lock became free. looked is when the pool last checked for messages.
+// drained means that the session has seen the type empty.
 func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.Time) (drained bool, err error) {
 	defer p.rebalancer.Freed(typ)
 	wait := acquireSlice
@@ -405,12 +405,12 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.T
 		return false, err
 	}
 	if waited {
-		looked = time.Time{} // what the last holder has drained meanwhile is not known
+		looked = time.Time{} // the last holder may have drained the type meanwhile
 	}
 	p.noteHeld(typ, lease)
 	defer func() { p.unlock(ctx, typ, lease, inOrder(err)) }()
 	if t != share.TurnAsk && p.isDrained(ctx, typ, looked) { // a type that this pool asked for has traffic
-		return false, nil // by the previous holder: do not open the file, which would add a fence
+		return false, nil // the previous holder drained it: do not open the file, which would add a fence
 	}
 	s := newSession(&p.replica, typ, lease)
 	p.rebalancer.Holds(typ, s)
@@ -421,8 +421,8 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.T
 	return drained, err
 }
 
-// takeSlot takes one of the slots of a pool with Config.MaxTypes. wait is how long to wait for a lock
-// that takes up the slot. ok is false if there is none for this turn, or the pool stops.
+// takeSlot takes one of the slots of a pool with Config.MaxTypes. wait is how long to wait for the lock
+// while occupying the slot. ok is false if no slot is available for this turn, or if the pool stops.
 func (p *Pool) takeSlot(ctx context.Context, t share.Turn) (wait time.Duration, ok bool) {
 	if t == share.TurnStandBy {
 		return acquireSlice, p.slots.TryAcquire(1)
@@ -435,8 +435,8 @@ func (p *Pool) takeSlot(ctx context.Context, t share.Turn) (wait time.Duration, 
 	return acquireInSlot, p.slots.Acquire(ctx, 1) == nil
 }
 
-// lock acquires the type's lock. It returns nil if somebody else holds it, or the pool stops. waited means that somebody else
-// had it when the pool first tried.
+// lock acquires the type's lock. The lease is nil if another replica holds the lock, or if the pool stops. waited means that
+// another replica held it at the first attempt.
 func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (lease *lock.Lease, waited bool, err error) {
 	ctx, done := p.untilStop(ctx)
 	defer done()
@@ -451,12 +451,12 @@ func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Dur
 	return nil, waited, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
 }
 
-// unlock releases the type's lock. tell is false after a session that has ended with an error, of which
-// the release would be another one.
+// unlock releases the type's lock. tell is false after a session that ended with an error: a failed
+// release is then not logged as well.
 func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, tell bool) {
 	defer p.book.noteHeld(typ, nil)
-	// With a context of its own: the session's has ended, and without a release the next holder
-	// would have to wait for the lease.
+	// The release has a context of its own, because the session's has ended. Without a release the next
+	// holder would have to wait until the lease expires.
 	ctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil && tell && !errors.Is(err, lock.ErrLost) {
@@ -465,15 +465,15 @@ func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, tell b
 	}
 }
 
-// isDrained asks whether a type has no messages any more, unless the pool has just looked, or there is no other pool that can have
-// drained it since this one, which is there to drain, has found it.
+// isDrained queries whether a type has run out of messages. It returns false without a query if the pool has just checked, or if it
+// runs with UntilEmpty and no other pool can have drained the type in the meantime.
 func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool {
 	if time.Since(looked) <= freshLook || p.cfg.UntilEmpty && p.rebalancer.Sole(typ) {
 		return false
 	}
 	ctx, done := p.untilStop(ctx)
 	defer done()
-	// rule: who has a lock does not stand in line with the looks at other types: there may be thousands.
+	// rule: the check of a held type does not queue up with those of other types: there may be thousands.
 	d, err := p.ask(ctx, typ)
 	drained := err == nil && d.Pending == 0
 	p.rebalancer.Asked(drained)

@@ -65,7 +65,7 @@ func (p *replica) untilStop(ctx context.Context) (context.Context, func()) {
 	return mergeContext(ctx, p.stopping)
 }
 
-// stopped tells whether the pool was asked to stop, or ctx has ended.
+// stopped reports whether the pool was asked to stop, or ctx has ended.
 func (p *replica) stopped(ctx context.Context) bool {
 	select {
 	case <-p.stopping.Done():

@@ -24,36 +24,36 @@ type session struct {
 	sink       sink                           // the file, or the handler
 	file       atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
 	registered atomic.Pointer[storage.Entry]  // the file's entry as the session has last written it into the registry
-	filing     chan struct{}                  // full while the file is being replaced, and while its durable index is registered
+	filing     chan struct{}                  // full while the file is being replaced, and while its durable index is being registered
 	ledger     *ledger.Ledger                 // owned by the append stage; by run before and after the pipeline
 
 	touched atomic.Int64  // when the last message was fetched, in ns since the pool began
 	halted  chan struct{} // closed by halt: the session must end without waiting for a successor
 	halt    func()
-	ended   context.Context // the fetch stage stops, and the session ends in order
-	end     func()          // ends that; called by watch
+	ended   context.Context // when it ends, the fetch stage stops, and the session ends in order
+	end     func()          // ends it; called by watch
 
-	resting  bool                        // set by the fetch stage when it ends because the type is quiet; cleared when the stages go on
+	resting  bool                        // set by the fetch stage when it ends because the type is quiet; cleared before the stages restart
 	inflight inflight                    // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
-	held     atomic.Pointer[ledger.Held] // which messages wait behind a gap; the append stage writes, the fetch stage reads
+	held     atomic.Pointer[ledger.Held] // which messages a gap holds back; the append stage writes, the fetch stage reads
 
-	memory []*grant // append stage: memory of the batches that it has
+	memory []*grant // append stage: memory of the batches that it has received
 
 	refused []queue.DeadLetter  // append stage: dead letters to store; all but those with reasonReused have skip entries in the file
 	reasons map[queue.ID]string // reasons in the skip entries that were replayed when the file was opened
 
 	traced []func(error) // append stage: functions returned by Files.Trace, to be called when the batches are durable
 
-	keysFull  bool // append stage: the warning about keys that are forgotten early was logged
+	keysFull  bool // append stage: the warning about keys forgotten early was logged
 	looseFull bool // append stage: the same for loose messages
 
 	producersMany, producersFull bool // append stage: the same for many producers, and for those forgotten early
 
-	sweepNow atomic.Bool // the append stage wants a full sweep
+	sweepNow atomic.Bool // the append stage requests a full sweep
 
 	appended, duplicates, gaps uint64 // owned by the append stage
-	unsynced, unsyncedBytes    uint64 // the same: messages in the file that are not counted yet, because they may not be durable
+	unsynced, unsyncedBytes    uint64 // append stage: messages in the file that are not counted yet, because they may not be durable
 	sinceCheckpoint            uint64
 
 	unfit *unfit // of the type; belongs to the pool's book
@@ -62,10 +62,10 @@ type session struct {
 // batch is one fetch, on its way from the fetch stage to the append stage.
 type batch struct {
 	msgs   []queue.Message
-	memory *grant // must be given back when the pool does not have the messages any more
+	memory *grant // must be given back when the pool no longer has the messages
 }
 
-// giveMemory gives back the memory of the batches that the append stage is done with.
+// giveMemory gives back the memory of the batches that the append stage has finished.
 func (s *session) giveMemory() {
 	for _, c := range s.memory {
 		c.give()
@@ -74,8 +74,8 @@ func (s *session) giveMemory() {
 	s.memory = s.memory[:0]
 }
 
-// group goes from the append stage to the ack stage: messages of some batches that may be
-// acknowledged. batches is how many batches are settled with them.
+// group is what the append stage sends to the ack stage: messages that may be acknowledged. batches is
+// how many batches are settled with them.
 type group struct {
 	ids     []queue.ID
 	batches int
@@ -94,7 +94,7 @@ type sink interface {
 	describe(*zerolog.Event) *zerolog.Event
 }
 
-// asked tells whether somebody has requested the release of the lock: another replica, an operator, a
+// asked reports whether the release of the lock was requested: by another replica, an operator, or a
 // compaction.
 func (s *session) asked() bool {
 	select {
@@ -114,8 +114,8 @@ func (s *session) seenAt(ctx context.Context) (int64, error) {
 	return t.UnixMilli(), nil
 }
 
-// mergeContext returns a context that ends with a, with a's cause, or with b, with b's cause. It takes no
-// goroutine: a pool has one for each of thousands of types.
+// mergeContext returns a context that ends with a, with a's cause, or with b, with b's cause. It needs no
+// goroutine: a pool has one such context for each of thousands of types.
 func mergeContext(a, b context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })
@@ -139,7 +139,7 @@ func cancelled(ctx context.Context, err error) bool {
 // pause waits for d, or until the session is to end.
 func (s *session) pause(ctx context.Context, d time.Duration) { s.await(ctx, d, nil) }
 
-// await is pause that news ends, too.
+// await is like pause, but also ends when news receives a value.
 func (s *session) await(ctx context.Context, d time.Duration, news <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -154,7 +154,7 @@ func (s *session) await(ctx context.Context, d time.Duration, news <-chan struct
 // touch records that a message was fetched.
 func (s *session) touch() { s.touched.Store(int64(time.Since(s.pool.began))) }
 
-// QuietFor is how long no message has been fetched.
+// QuietFor returns how long no message has been fetched.
 func (s *session) QuietFor() time.Duration {
 	return time.Since(s.pool.began) - time.Duration(s.touched.Load())
 }
@@ -172,7 +172,7 @@ func (s *session) emit(e Event) {
 	}
 }
 
-// observe passes a step to Config.Observe and Status. It allocates nothing.
+// observe passes a step to Config.Observe and Status. It does not allocate.
 func (s *session) observe(step Step, began time.Time, messages int, err error) {
 	s.pool.observe(Observation{s.typ, step, time.Since(began), messages, err})
 }
@@ -185,10 +185,10 @@ func (s *session) noteUnfit(k unfitKey, why string) {
 	}
 }
 
-// noteForeign is called each time a fetch passes a foreign key.
+// noteForeign is called each time a fetch skips a foreign key.
 func (s *session) noteForeign(key string) { s.noteUnfit(unfitKey{key: key}, whyForeign) }
 
-// reviewUnfit is called at the end of a full sweep; leave means that the session ends with it.
+// reviewUnfit is called at the end of a full sweep; leave means that the session ends after it.
 func (s *session) reviewUnfit(leave bool) {
 	for _, k := range s.unfit.end(leave) {
 		warnUnfit(&s.log, k, s.unfit.why(k))
@@ -199,17 +199,17 @@ func (s *session) reviewUnfit(leave bool) {
 // count updates the counters of the type and the pool.
 func (s *session) count(f func(*Stats)) { s.pool.book.countType(s.typ, f) }
 
-// noteLoss counts a session that ended early by an error, unless the whole pool ends.
+// noteLoss counts a session that an error ended early, unless the whole pool is ending.
 func (s *session) noteLoss(ctx context.Context, err error) {
 	if cause := lossCause(err); cause != "" && ctx.Err() == nil {
 		s.pool.book.note(s.typ, func(r *typeRecord) { r.Losses[cause]++ })
 	}
 }
 
-// ending tells whether the session should end at the next opportunity.
+// ending reports whether the session should end at the next opportunity.
 //
-// rule: an end is final, also when the type is resumed meanwhile. What a stage has given up on because of it is left to the next session:
-// this one's ledger counts it as handled.
+// rule: an end is final, even if the type is resumed meanwhile. Messages that a stage has given up because of it are left to the next
+// session: the ledger of this one counts them as handled.
 func (s *session) ending(ctx context.Context) bool {
 	select {
 	case <-s.ended.Done():
@@ -226,7 +226,7 @@ func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
 	return mergeContext(ctx, s.ended)
 }
 
-// noteFailing records that a message, or what is to be done about it, fails and is retried, for Status.
+// noteFailing records, for Status, that a message, or an operation on it, fails and is retried.
 func (s *session) noteFailing(err error) {
 	s.pool.book.note(s.typ, func(r *typeRecord) {
 		r.failing, r.beat = true, time.Now()

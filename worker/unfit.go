@@ -100,7 +100,7 @@ func (u *unfit) begin() {
 	u.drop(func(e *unfitEntry) bool { return e.sweep+2 < u.sweep })
 }
 
-// any tells whether there are entries. They stay until a sweep has shown that they are gone.
+// any reports whether there are entries. They stay until a sweep has shown that they are gone.
 func (u *unfit) any() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,7 +141,7 @@ func (u *unfit) note(k unfitKey, why string, timeout time.Duration) (tell bool) 
 	return (k.key != "" || time.Since(e.since) >= timeout) && u.overdue(e)
 }
 
-// overdue marks an entry as overdue, and tells whether it should get a warning; u.mu is held.
+// overdue marks an entry as overdue, and reports whether it should get a warning; u.mu is held.
 func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 	if tell = !e.late && u.told < unfitTold; tell {
 		e.told = true

@@ -113,7 +113,7 @@ func (g *groups) label(typ string) string {
 	return Other
 }
 
-// mayName tells whether a type that becomes active gets series of its own at once. One that was counted
+// mayName reports whether a type that becomes active gets series of its own at once. One that was counted
 // in Other has to wait for the next scrape: what it counted until then belongs to Other.
 func (g *groups) mayName(typ string) bool {
 	return len(g.own) < g.most && g.tallies[typ] == nil && g.own[typ] == nil
@@ -173,7 +173,7 @@ func (g *groups) keepOnly(types []worker.TypeStatus) {
 	}
 }
 
-// count adds what a type has counted since the last scrape to its group, and tells whether the type is
+// count adds what a type has counted since the last scrape to its group, and reports whether the type is
 // active. If there is room for all types, each gets series of its own, with everything that it has
 // counted.
 func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
