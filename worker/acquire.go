@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// depth returns whether a type has messages.
+// depth queries whether a type has messages. At most maxLooks checks run concurrently.
 func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 	if err := p.looks.Acquire(ctx, 1); err != nil {
 		return queue.Depth{}, err
@@ -20,7 +20,7 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 	return p.ask(ctx, typ)
 }
 
-// ask is depth without standing in line with the looks at other types.
+// ask is depth without queueing up with the checks of other types.
 func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 	p.book.noteAsking(typ)
 	d, err := p.cfg.Queue.Depth(ctx, typ, 1)
@@ -28,7 +28,7 @@ func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 	return d, err
 }
 
-// pending returns up to most of the types: ones that have messages or foreign keys.
+// pending returns those of types that have messages or foreign keys, up to most of them.
 func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string, error) {
 	p.book.noteAsking("")
 	found, err := p.cfg.Queue.Pending(ctx, types, most)
@@ -36,7 +36,7 @@ func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string,
 	return found, err
 }
 
-// busy reports whether the pool opens as many types as it can.
+// busy reports whether the pool is opening as many types as it can.
 func (p *Pool) busy() bool {
 	part := p.openingPart()
 	if !p.opening.TryAcquire(part) {
@@ -46,12 +46,12 @@ func (p *Pool) busy() bool {
 	return false
 }
 
-// openingPart is the part of maxOpening that one type takes. Many pools open fewer types each: what all
-// have sent at the same time waits in the server, and if that takes longer than the timeouts of the
-// lock, it is sent again and again.
+// openingPart is the part of maxOpening that one type takes. With many pools, each opens fewer types: the
+// concurrent requests of all pools queue up in the server, and those that wait longer than the timeouts
+// of the lock are sent again and again.
 func (p *Pool) openingPart() int64 { return int64(min(p.rebalancer.Crowd(), maxOpening)) }
 
-// acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
+// acquire acquires the type's lock in the way that the turn requires. Acquiring a free lock takes the
 // slot, which the caller always releases. waited is as in lock.
 func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (lease *lock.Lease, waited bool, err error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
@@ -59,7 +59,7 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	case share.TurnAsk:
 		lease, err = p.takeShare(ctx, typ)
 		return lease, true, err
-	case share.TurnStandBy: // there may be thousands, as of a replica that has fallen silent
+	case share.TurnStandBy: // there may be thousands, for example those of a replica that has fallen silent
 		if err := p.looks.Acquire(ctx, 1); err != nil {
 			return nil, false, err
 		}
@@ -67,7 +67,7 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 		lease, err = p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 		return lease, false, err
 	}
-	// rule: a type gets its slot before its lock. A pool that had the locks of thousands of types before it could open them would
+	// rule: a type gets its slot before its lock. A pool that held the locks of thousands of types before it could open them would
 	// spend its time on renewals, and lose the leases.
 	if err := slot.take(ctx); err != nil {
 		return nil, false, err

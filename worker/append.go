@@ -66,12 +66,12 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 	return nil
 }
 
-// appendReady appends the batch next, and those behind it that are ready. done is what they settle. It
-// returns records, emptied, to reuse its memory.
+// appendReady appends the batch next, and the batches after it that are ready. It adds the messages that
+// they settle to done, and returns records, emptied, so that its memory can be reused.
 func (s *session) appendReady(ctx context.Context, next batch, in <-chan batch, records []storage.Record, done *group) (_ []storage.Record, err error) {
 	for {
 		s.memory = append(s.memory, next.memory)
-		// rule: nothing is appended that a worker could not take in when it opens the file.
+		// rule: the records after a checkpoint never exceed what a worker accepts when it opens the file.
 		if s.ledger.Growth() >= maxGrowth {
 			if err := s.checkpoint(); err != nil {
 				return records, err
@@ -92,14 +92,14 @@ func (s *session) appendReady(ctx context.Context, next batch, in <-chan batch, 
 	}
 }
 
-// makeDurable syncs what was appended since the next index of the file was index. Then it writes a
-// checkpoint and goes on in another file, if that is due.
+// makeDurable syncs the records from index on. Then it writes a checkpoint and rotates the file, if either
+// is due.
 func (s *session) makeDurable(ctx context.Context, index uint64, done *group) error {
 	if s.writer().NextIndex() == index {
 		if len(done.ids) == 0 {
 			return nil
 		}
-		// rule: copies, too, are acknowledged only while the path names the file that has the first ones. Nothing is synced here.
+		// rule: copies, too, are acknowledged only while the path names the file that has their originals. This Sync writes nothing.
 		_, err := s.writer().Sync()
 		return err
 	}
@@ -125,8 +125,8 @@ func (s *session) makeDurable(ctx context.Context, index uint64, done *group) er
 	return s.rotate(ctx)
 }
 
-// appendBatch asks the ledger about every message of one fetched batch and writes those to append as
-// one record batch, without a sync. It returns records, emptied, to reuse its memory.
+// appendBatch consults the ledger about every message of one fetched batch and writes the admitted ones
+// as one record batch, without a sync. It returns records, emptied, so that its memory can be reused.
 func (s *session) appendBatch(ctx context.Context, batch []queue.Message, records []storage.Record, done *group) ([]storage.Record, error) {
 	// rule: an idle session keeps nothing of its last batch
 	defer func() { clear(records) }()
@@ -173,7 +173,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if len(records) == 0 {
 		return records, nil
 	}
-	// Checking the lease saves a useless write, nothing more. A write after the lease has ended is
+	// Checking the lease saves a useless write, nothing more. A write after the lease has expired is
 	// harmless: the successor's fence makes it void.
 	if err := s.lease.Check(0); err != nil {
 		return records, err
@@ -191,13 +191,13 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	return records, nil
 }
 
-// admit asks the ledger about one fetched message. ok means that it is to be appended (as kind) or
-// handled now. Otherwise it waits in the queue, or is a copy, which is acknowledged with done, or
-// will become a dead letter (s.refused).
+// admit consults the ledger about one fetched message. ok means that the message is to be appended (as
+// kind) or handled now. Otherwise it waits in the queue, or is a copy, which is acknowledged with done,
+// or will become a dead letter (s.refused).
 func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bool) {
 	switch s.ledger.Admit(m) {
 	case ledger.Hold:
-		if why := m.Unfit(); why != "" { // rule: what cannot be appended is not passed over in silence
+		if why := m.Unfit(); why != "" { // rule: a message that cannot be appended is never skipped silently
 			s.noteUnfit(unfitKey{id: m.ID}, why)
 		}
 		return 0, false
@@ -287,7 +287,7 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 }
 
 // trimLedger makes the ledger forget old entries when it has more than a checkpoint can hold, and
-// warns once per session if they are forgotten early.
+// warns if they are forgotten early, for keys and producers once per session.
 func (s *session) trimLedger() {
 	early := s.ledger.TrimHistory()
 	if early.Skipped {
@@ -309,8 +309,8 @@ func (s *session) trimLedger() {
 			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
 	}
 	s.trimLoose()
-	s.trimProducers("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
-		"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+	s.trimProducers("more producers than the file remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats " +
+		"an appended message, it is appended twice; if it publishes a new one, that waits for the gap timeout")
 }
 
 // trimProducers bounds how many producers the ledger remembers, and warns once per session if some are forgotten early.
@@ -330,7 +330,7 @@ func (s *session) trimProducers(warning string) {
 	}
 }
 
-// trimLoose bounds what the ledger remembers of loose messages.
+// trimLoose bounds how many loose messages the ledger remembers.
 func (s *session) trimLoose() {
 	forgotten, full := s.ledger.TrimLoose()
 	if full {
@@ -343,7 +343,7 @@ func (s *session) trimLoose() {
 	}
 }
 
-// tellHeld tells the fetch stage which messages wait behind a gap, so that it reads them again.
+// tellHeld tells the fetch stage which messages a gap holds back, so that it reads them again.
 func (s *session) tellHeld() { s.held.Store(s.ledger.Held()) }
 
 // trace calls Files.Trace for a batch, and keeps the function that it returns for endTrace.
@@ -363,13 +363,13 @@ func (s *session) endTrace(err error) {
 	s.traced = s.traced[:0]
 }
 
-// recordTime is the time of a message for its record, in ns since 1970. Times beyond the year 2262
+// recordTime returns the time of a message for its record, in ns since 1970. Times beyond the year 2262
 // do not fit and become that limit.
 func recordTime(id queue.ID) int64 {
 	return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 }
 
-// headers sorts by key, so that the same message always gives the same bytes.
+// headers returns the headers sorted by key, so that the same message always gives the same bytes.
 func headers(m map[string]string) []storage.Header {
 	if len(m) == 0 {
 		return nil

@@ -13,15 +13,15 @@ import (
 // Audit checks what the exactly-once guarantee promises about a file, beyond the integrity that
 // [storage.Verify] checks: every message once, and each producer's messages in order and without
 // undeclared gaps. First call Restore with the state that a successor file begins with, if there is
-// one; then call Record with every accepted record, in file order; then ask Problems.
+// one; then call Record with every accepted record, in file order; then call Problems.
 //
 // The zero value is ready to use. Memory grows with the number of producers, not of messages. Loose
 // messages ([queue.LooseHeader]) have no order, and a copy of one is found only among the last
 // 500,000 of them. Not safe for concurrent use.
 type Audit struct {
 	// Grow, if set, is called with the approximate number of bytes that the Audit grows by. If it
-	// returns an error, Restore or Record returns that: so a checker of untrusted files can bound
-	// its memory.
+	// returns an error, Restore or Record returns that error, so that a checker of untrusted files can
+	// bound its memory.
 	Grow func(bytes int64) error
 
 	told      int64 // bytes reported to Grow so far
@@ -37,7 +37,7 @@ type Audit struct {
 	looseOld  map[uint64]struct{} // … and of those before: dropped when looseLast is full and takes its place
 }
 
-// Producer is what a file has of one producer.
+// Producer describes the messages of one producer in a file.
 type Producer struct {
 	Number   uint64
 	Messages uint64
@@ -45,11 +45,11 @@ type Producer struct {
 	lastN    uint64
 	lastID   queue.ID
 	lost     uint64          // Audit.lost at its last message
-	before   ledger.Producer // what files before this one hold of it
+	before   ledger.Producer // its state at the end of the preceding files
 }
 
 // Contiguous reports whether the file has the producer's messages without a gap, from number 1 or from
-// where the file before this one ends.
+// where the preceding file ends.
 func (p *Producer) Contiguous() bool {
 	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.Last()+1
 }
@@ -60,7 +60,7 @@ type Range struct{ From, To uint64 }
 const (
 	maxProblems = 20      // described; the others are counted
 	looseMost   = 500_000 // loose messages in one of the two sets
-	looseMemory = 40      // bytes that one takes there
+	looseMemory = 40      // bytes of one of them
 )
 
 // grow reports growth since the last call to Grow.
@@ -76,7 +76,7 @@ func (a *Audit) grow() error {
 }
 
 // Restore loads the state that a successor file begins with, which has the producers' numbers in the
-// files before it. Call it before Record. The error is that of Grow, or ledger.ErrState.
+// preceding files. Call it before Record. The error is that of Grow, or ledger.ErrState.
 func (a *Audit) Restore(state []byte) error {
 	l := ledger.New(ledger.Options{})
 	if err := l.RestoreWithin(state, func(spent int) error {
@@ -109,7 +109,7 @@ func (a *Audit) producer(number uint64) *Producer {
 }
 
 // Record checks one accepted record; violations are added to Problems. It returns an error only for a
-// record that no worker has written, and the error of Grow.
+// record that no worker writes, or if Grow returns one.
 func (a *Audit) Record(r storage.Record) error {
 	if r.Kind == storage.KindLost {
 		a.lost++ // of an unknown producer
@@ -122,7 +122,7 @@ func (a *Audit) Record(r storage.Record) error {
 	n := id.N()
 	if n == 0 {
 		if a.loose++; !a.seeLoose(id.Producer()) {
-			a.problem("record %d (%s): this loose message, or another one with its producer number, is in the file, or in one before it, already", r.Index, id)
+			a.problem("record %d (%s): this loose message, or another one with its producer number, is already in the file, or in one before it", r.Index, id)
 		}
 		return a.grow()
 	}
@@ -156,8 +156,8 @@ func (a *Audit) Record(r storage.Record) error {
 	return a.grow()
 }
 
-// seeLoose remembers a loose message's producer number, and reports whether it is new, among those
-// that are remembered.
+// seeLoose remembers a loose message's producer number, and reports whether it is new among the
+// remembered ones.
 func (a *Audit) seeLoose(number uint64) bool {
 	if len(a.looseLast) >= looseMost || a.looseLast == nil {
 		a.looseLast, a.looseOld = map[uint64]struct{}{}, a.looseLast
@@ -171,8 +171,8 @@ func (a *Audit) seeLoose(number uint64) bool {
 // Loose is the number of loose messages among the records, including skip entries.
 func (a *Audit) Loose() uint64 { return a.loose }
 
-// problem counts a violation, and describes it if it is among the first: descriptions of all could
-// fill the memory.
+// problem counts a violation, and describes it if it is one of the first maxProblems: descriptions of all
+// could exhaust the memory.
 func (a *Audit) problem(format string, args ...any) {
 	a.nProblems++
 	if len(a.problems) < maxProblems {
@@ -183,7 +183,7 @@ func (a *Audit) problem(format string, args ...any) {
 // Problems returns the violations found so far (the first 20), and how many there are in all.
 func (a *Audit) Problems() ([]error, int) { return a.problems, a.nProblems }
 
-// Producers returns what the file has of each producer, sorted by number.
+// Producers returns the producers with messages in the file, sorted by number.
 func (a *Audit) Producers() []*Producer {
 	ps := make([]*Producer, 0, len(a.producers))
 	for _, p := range a.producers {

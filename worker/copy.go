@@ -17,7 +17,7 @@ type CopyOptions struct {
 	FS       storage.FS                           // the destination; nil is the operating system's file system
 	Dir      string                               // the directory there; for a store its address
 	Wait     time.Duration                        // for the type's lock, as for Rewrite
-	Progress func(path string, done, total int64) // bytes of the file at path, now and then; may be nil
+	Progress func(path string, done, total int64) // called periodically with the bytes of the file at path; may be nil
 }
 
 // CopyReport is the result of [Copy].
@@ -25,7 +25,7 @@ type CopyReport struct {
 	Already   bool   // the registry already named the destination, and nothing was done
 	Path      string // the new file at the destination, in which workers continue
 	Files     int    // sealed files at the destination in the end, without Path
-	Copied    int    // how many of these this call has copied
+	Copied    int    // how many of them this call copied
 	NextIndex uint64 // of the next record in Path
 }
 
@@ -82,8 +82,8 @@ type move struct {
 	done     map[string]bool // paths of files that have a verified copy
 }
 
-// run does the part that needs the lock: it seals the newest file, copies what is left, and registers
-// the destination.
+// run does the part that needs the lock: it seals the newest file, copies the remaining files, and
+// registers the destination.
 func (m *move) run(ctx context.Context, lease *lock.Lease) error {
 	// rule: nothing is appended here from now on.
 	if err := m.seal(ctx, lease); err != nil {

@@ -10,29 +10,29 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Messages that do not get into the file, because Files.Filter or the file refuses them. Each leaves
-// a skip entry in the file, so that its number is not missing there, and becomes a dead letter:
+// Messages that are not appended, because Files.Filter or the file refuses them. Each leaves a skip
+// entry in the file, so that its number is not missing there, and becomes a dead letter:
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// If the worker dies before it has stored the dead letter, or the database is restored to a state
-// before, the message is in the queue and its number is in the file. But it is not a copy: the file
-// does not have its content. So the records and the checkpoint state say which numbers were skipped,
-// and such a message becomes a dead letter again.
+// If the worker dies before it has stored the dead letter, or the database is restored to an earlier
+// state, the message is in the queue and its number is in the file. But the message is not a copy: the
+// file does not have its content. So the records and the checkpoint state say which numbers were
+// skipped, and such a message becomes a dead letter again.
 
 // A message whose number the file has for another message (ledger.Reused) becomes a dead letter
 // without a skip entry, because the file cannot have a number twice. Only the time in its ID
 // distinguishes it from a copy.
 
-// reasonReused is the reason of these dead letters. The message may also be one that the file has:
-// a producer whose state file was set back publishes it again, with a later time.
+// reasonReused is the reason of these dead letters. The message may also be one that the file has: a
+// producer whose state file was rolled back publishes it again, with a later time.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
 	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
 
-const maxBury = 100 // messages that are moved to the dead letters with one call
+const maxBury = 100 // messages moved to the dead letters with one call
 
-// reasonPutAside is the reason of a message that becomes a dead letter again when its first reason
-// is not known: it is in a skip entry before the last checkpoint, which is not read.
+// reasonPutAside is the reason of a message that becomes a dead letter again when its first reason is
+// unknown: that is in a skip entry before the last checkpoint, which is not read.
 const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
 	"it is in the file only if that dead letter was requeued meanwhile"
 
@@ -62,7 +62,7 @@ func (s *session) buryRefused(ctx context.Context) error {
 
 // buryReused moves the messages with reused numbers to the dead letters.
 //
-// rule: before anything later of their producers is in the file. Whoever came next would compare their times with that, and take them for copies.
+// rule: before anything later of their producers is in the file. The next holder would compare their times with that, and take them for copies.
 func (s *session) buryReused(ctx context.Context) error {
 	var reused []queue.DeadLetter
 	s.refused = slices.DeleteFunc(s.refused, func(l queue.DeadLetter) bool {
@@ -73,7 +73,7 @@ func (s *session) buryReused(ctx context.Context) error {
 		return is
 	})
 	if len(reused) > 0 {
-		s.giveMemory() // rule: what may have to wait for an operator takes no memory from others
+		s.giveMemory() // rule: a message that may have to wait for an operator takes no memory from others
 	}
 	return s.buryAll(ctx, reused)
 }
@@ -88,8 +88,8 @@ func (s *session) buryAll(ctx context.Context, letters []queue.DeadLetter) error
 	return nil
 }
 
-// bury moves messages to the dead letters, retrying until the session ends. The queue does it in one
-// step: a message is never in neither place.
+// bury moves messages to the dead letters, retrying until the session ends. The queue does this in one
+// step, so that no message is ever missing from both places.
 func (s *session) bury(ctx context.Context, letters ...queue.DeadLetter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name

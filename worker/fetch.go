@@ -10,13 +10,13 @@ import (
 
 // Sweeps. The fetch stage walks forward over the pending messages in ID order. Messages of a slow
 // producer can appear behind its position, so it regularly goes back: near the end of the queue by a
-// second's and by a minute's worth of IDs, and now and then, from any position, to the very start.
-// Going back far each time would make the server scan the index entries of everything that was
-// deleted lately. The newest ID may come from a clock that is ahead; then a minute before it says
+// second's and by a minute's worth of IDs, and periodically, from any position, to the very start.
+// Going back far each time would make the server scan the index entries of all recently deleted
+// messages. The newest ID may come from a clock that is ahead; then the minute before it says
 // nothing about the other messages. So if the newest ID has not changed since the last time, the walk
 // goes back to the very start instead of by a minute.
 //
-// rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
+// rule: a fetch never begins later than fullSweepEvery after the start of the last full sweep. A publisher that has to take
 // a new producer number after a failure waits for longer than that, so the messages under its old
 // number are read first.
 const (
@@ -48,7 +48,7 @@ type fetcher struct {
 	poll     wait.Backoff
 	outage   outage
 	heldPoll wait.Backoff
-	heldAt   time.Time // messages behind a gap are not read again before this
+	heldAt   time.Time // messages that a gap holds back are not read again before this
 }
 
 func newFetcher(s *session) *fetcher {
@@ -63,7 +63,7 @@ func newFetcher(s *session) *fetcher {
 // the session can rest (session.resting). drained means that a full sweep found nothing that can be
 // appended.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
-	asking, done := f.untilEnded(ctx) // for questions whose answers nobody needs once the session is ending
+	asking, done := f.untilEnded(ctx) // for queries whose answers are useless once the session is ending
 	defer done()
 	defer f.stopPolling()
 	for !f.ending(ctx) {
@@ -90,7 +90,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	return false, nil
 }
 
-// passOn gives a batch to the append stage, and waits for more messages where that is worthwhile. all
+// passOn sends a batch to the append stage, and waits for more messages where that is worthwhile. all
 // means that the batch had all messages of the type.
 func (f *fetcher) passOn(ctx, asking context.Context, b batch, out chan<- batch) (all bool, err error) {
 	f.walked(b.msgs)
@@ -108,7 +108,7 @@ func (f *fetcher) passOn(ctx, asking context.Context, b batch, out chan<- batch)
 		if all, err := f.wasAll(ctx, asking); all || err != nil {
 			return all, err
 		}
-		f.lastFull = time.Time{} // the next fetch, from the start, shows what is left
+		f.lastFull = time.Time{} // the next fetch, from the start, shows which messages are left
 	case f.short:
 		f.pause(ctx, f.linger())
 	}
@@ -116,8 +116,8 @@ func (f *fetcher) passOn(ctx, asking context.Context, b batch, out chan<- batch)
 	return false, nil
 }
 
-// foundNothing waits until what was fetched is settled, and then until it is time to fetch again. The
-// session may rest instead (session.resting), or end: drained.
+// foundNothing waits until all fetched messages are settled, and then until it is time to fetch again.
+// Instead the session may rest (session.resting) or end (drained).
 func (f *fetcher) foundNothing(ctx, asking context.Context) (drained bool, err error) {
 	f.short, f.nothing = true, true
 	if err := f.inflight.wait(ctx); err != nil {
@@ -133,19 +133,20 @@ func (f *fetcher) foundNothing(ctx, asking context.Context) (drained bool, err e
 	case f.held.Load() != nil:
 		pause = min(pause, max(time.Until(f.heldAt), 0))
 	case f.pool.cfg.UntilEmpty:
-		pause = 0 // look once more from the start at once, and end if that finds nothing
+		pause = 0 // sweep once more from the start at once, and end if that finds nothing
 	}
 	f.await(ctx, pause, f.pool.rebalancer.News(f.typ))
 	return false, nil
 }
 
-// canRest reports whether the listener would hear of everything that the session has to do.
+// canRest reports whether the listener would notice everything that the session has to do.
 func (f *fetcher) canRest() bool {
 	p := f.pool
 	return f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
 }
 
-// mayPoll reports whether the session is one of the maxPolling that look again after they have found nothing.
+// mayPoll reports whether the session is one of the maxPolling that keep polling after they have found
+// nothing. If there is a free place, it takes it.
 func (f *fetcher) mayPoll() bool {
 	if !f.polls {
 		select {
@@ -165,8 +166,8 @@ func (f *fetcher) stopPolling() {
 	}
 }
 
-// rest waits until the listener has news of the type, or the session is to end. It does not wait longer
-// than a part of Retention, so that silent producers are forgotten in time.
+// rest waits until the listener has news of the type, or the session is to end. It waits no longer than
+// a fraction of Retention, so that silent producers are forgotten in time.
 func (f *fetcher) rest(ctx context.Context) {
 	cfg := &f.pool.cfg
 	most := min(wait.AtLeastHalf(cfg.Retention/4), cfg.IdleTimeout-time.Since(f.lastSeen))
@@ -174,7 +175,7 @@ func (f *fetcher) rest(ctx context.Context) {
 		t := time.NewTimer(min(time.Until(end), sweepMost))
 		select {
 		case <-t.C:
-			if time.Now().Before(end) && f.canRest() { // rule: a session rests only while somebody listens
+			if time.Now().Before(end) && f.canRest() { // rule: a session rests only while the listener works
 				continue
 			}
 		case <-f.pool.rebalancer.News(f.typ):
@@ -206,7 +207,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 	cfg, m := &f.pool.cfg, f.pool.memory
 	memory := m.try(m.fetch)
 	if memory == nil && f.nothing {
-		// rule: a type that has nothing does not stand in line. Keys take no memory.
+		// rule: a type without messages does not queue up for memory. Depth reads only keys, which take none.
 		if d, err := cfg.Queue.Depth(asking, f.typ, 1); err != nil || d.Pending+d.Foreign == 0 {
 			return nil, nil, err
 		}
@@ -234,7 +235,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 	return msgs, memory, nil
 }
 
-// walked moves the position of the walk behind msgs.
+// walked moves the position of the walk past msgs.
 func (f *fetcher) walked(msgs []queue.Message) {
 	f.lastSeen = time.Now()
 	f.touch()
@@ -246,7 +247,7 @@ func (f *fetcher) walked(msgs []queue.Message) {
 	f.short = len(msgs) < f.pool.cfg.Batch && sizeOf(msgs) < f.pool.cfg.BatchBytes
 }
 
-// sizeOf is the size of messages as Config.BatchBytes and the memory of the pool count it.
+// sizeOf returns the size of messages as Config.BatchBytes and the memory of the pool count it.
 func sizeOf(msgs []queue.Message) (size int64) {
 	for i := range msgs {
 		size += int64(msgs[i].Size())
@@ -254,9 +255,9 @@ func sizeOf(msgs []queue.Message) (size int64) {
 	return size
 }
 
-// wasAll decides whether a session that is only there to drain may end with its first fetch, which was from the very start, has
-// returned less than a full batch, and can be appended as a whole: so there was nothing else when it was sent. That saves many
-// small types one of their reads.
+// wasAll decides whether a session that only drains (UntilEmpty) may end after its first fetch. It may if the fetch started at the
+// very start, returned less than a full batch, and all of it can be appended: then the queue had nothing else when the fetch was
+// sent. This saves one read for each of many small types.
 func (f *fetcher) wasAll(ctx, asking context.Context) (bool, error) {
 	if err := f.inflight.wait(ctx); err != nil {
 		return false, err
@@ -269,9 +270,9 @@ func (f *fetcher) wasAll(ctx, asking context.Context) (bool, error) {
 	return f.emptied(asking), nil
 }
 
-// emptied decides, at the end of a sweep with everything acknowledged, whether the session may end:
-// a full sweep has found nothing that can be appended, and the session is idle, in the way of another
-// type, or only there to drain (UntilEmpty).
+// emptied decides, at the end of a sweep with everything acknowledged, whether the session may end. It
+// may if a full sweep has found nothing that can be appended, and the session is idle, occupies a slot
+// that another type waits for, or only drains (UntilEmpty).
 func (f *fetcher) emptied(ctx context.Context) bool {
 	if f.full { // everything in flight is acknowledged, so the ledger, which the append stage owns, is idle
 		f.ledger.SweepEnded()
@@ -280,7 +281,7 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	held := f.held.Load()
 	nothing := f.full && f.clean
 	onlyIncomplete := f.full && held != nil && held.Overdue
-	// rule: nobody is forgotten while anything is pending: it may be a copy of what is in the file, and only the ledger can tell.
+	// rule: no producer is forgotten while anything is pending: it may be a copy of a message in the file, and only the ledger can tell.
 	if now := time.Now(); nothing && now.Sub(f.lastAged) >= fullSweepEvery {
 		f.lastAged = now
 		f.forgetSilent(ctx)
@@ -299,7 +300,7 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 }
 
 // goBack moves the position of the walk back if that is due. It waits until all batches in flight are
-// acknowledged, because they would be fetched again. (The ledger would refuse them; it only saves
+// acknowledged, because they would be fetched again. (The ledger would refuse them; waiting only saves
 // work.)
 func (f *fetcher) goBack(ctx context.Context) error {
 	now := time.Now()
@@ -324,12 +325,12 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	default:
 		return nil
 	}
-	// rule: back never means forward. The walk would jump over what is between, and take that for gone: what everybody else publishes, if
-	// the newest ID is that of a clock that is ahead.
+	// rule: going back never moves the walk forward. It would jump over the messages in between and take them for gone: those of all
+	// other producers, if the newest ID comes from a clock that is ahead.
 	if to = lower(to, f.after); to == f.after && !again {
 		return nil
 	}
-	// Messages behind a missing one are read again less and less often while it stays missing.
+	// Messages that a missing one holds back are read again less and less often while it stays missing.
 	if held == nil {
 		f.heldPoll.Reset()
 	}
@@ -348,16 +349,16 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	return nil
 }
 
-// forgetSilent makes the ledger forget silent producers. It may use the ledger, which the append
-// stage owns, because that is idle: everything in flight is acknowledged and nothing is pending.
+// forgetSilent makes the ledger forget silent producers. It may use the ledger, which the append stage
+// owns, because that stage is idle: everything in flight is acknowledged and nothing is pending.
 func (f *fetcher) forgetSilent(ctx context.Context) {
 	now, err := f.seenAt(ctx)
 	if err != nil || !f.ledger.AnySilent(now, f.pool.cfg.Retention) {
 		return
 	}
-	// rule: a delayed message that is being promoted counts as pending. One that has been due for so long may have been promoted and
-	// appended by somebody who died before it was removed, and who goes on with it would insert it
-	// once more.
+	// rule: a delayed message that is being promoted counts as pending. One that has been due for this long may have been promoted by a
+	// pool that died before it removed it, and have been appended. The pool that resumes the promotion
+	// would insert it once more.
 	if f.pool.promotesLate(ctx, f.pool.cfg.Retention) {
 		return
 	}

@@ -15,14 +15,14 @@ import (
 // The file of a session: opened with the lock's token as epoch, checkpointed, rotated, closed.
 //
 // Opening writes a fence, after which no further record of an earlier holder counts, and replays the
-// records behind the last checkpoint into the ledger. A checkpoint has the ledger's state; it only
-// saves the next holder the replay of earlier records. The append stage writes one when the file asks
-// for it, when the ledger has grown by maxGrowth since the last one, and at the end of the session.
+// records after the last checkpoint into the ledger. A checkpoint has the ledger's state; it only
+// saves the next holder the replay of earlier records. The append stage writes one when the file is
+// due for one, when the ledger has grown by maxGrowth since the last one, and at the end of the session.
 
 // maxGrowth bounds how much the ledger grows between two checkpoints (ledger.Growth). One more batch
-// of up to MaxBatch messages may come on top, each of which may add several entries. maxReplay
-// bounds what a worker accepts behind the last checkpoint when it opens a file. It is larger because
-// earlier versions wrote checkpoints by the size of the file alone.
+// of up to MaxBatch messages may be added, each of which may add several entries. maxReplay bounds the
+// growth that a worker accepts after the last checkpoint when it opens a file. It is larger because
+// earlier versions wrote checkpoints depending on the size of the file alone.
 const (
 	maxGrowth  = 100_000
 	maxReplay  = 800_000
@@ -30,15 +30,15 @@ const (
 )
 
 const (
-	openAttempts    = 5               // attempts to open a file that has a higher epoch than the lock's token
-	registryTimeout = 5 * time.Second // of the update of the registry of files at the end of a session
+	openAttempts    = 5               // attempts to open a file whose epoch is higher than the lock's token
+	registryTimeout = 5 * time.Second // for updating the registry of files at the end of a session
 )
 
 // fileSink is the sink of a session that appends the messages to the type's file.
 type fileSink struct{ *session }
 
 // open opens the file with the token as epoch. If the file has a higher epoch (the lock's collection
-// was restored or dropped), the token is raised above it: the file is right.
+// was restored or dropped), the token is raised above it: the file is authoritative.
 func (s *session) open(ctx context.Context) error {
 	cfg, dest := &s.pool.cfg, &s.pool.dest
 	token := s.lease.Token()
@@ -65,7 +65,7 @@ func (s *session) open(ctx context.Context) error {
 				s.reasons[id], reasons = reason, reasons+len(reason)
 			}
 		})
-		// rule: a writer that is going to be refused leaves no fence each time it is started, also if only its ledger cannot be rebuilt.
+		// rule: a writer that is going to be refused leaves no fence at each of its starts, even if only its ledger cannot be rebuilt.
 		o.Rehearse = func() (func([]byte) error, func(storage.Record) error) {
 			return s.rebuild(fresh(), func(queue.ID, []byte) {})
 		}
@@ -80,7 +80,7 @@ func (s *session) open(ctx context.Context) error {
 		if !errors.As(err, &epoch) || attempt == openAttempts {
 			return err
 		}
-		// Who has lost the lock learns it here: its successor's epoch is no fault of the database.
+		// RaiseToken fails if the lock is lost: then the epoch is the successor's, and the database is fine.
 		granted := token
 		if token, err = s.lease.RaiseToken(ctx, int64(epoch.InFile)); err != nil {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
@@ -91,8 +91,8 @@ func (s *session) open(ctx context.Context) error {
 	}
 }
 
-// rebuild returns the callbacks that rebuild a ledger from the newest file. They pass the skip entries of messages that were put
-// aside to putAside.
+// rebuild returns the callbacks that rebuild a ledger from the newest file. They call putAside for the skip entries of messages that
+// were put aside.
 func (s *session) rebuild(l *ledger.Ledger, putAside func(id queue.ID, reason []byte)) (restore func([]byte) error, replay func(storage.Record) error) {
 	dir := s.pool.dest.Dir
 	restore = func(state []byte) error {
@@ -109,7 +109,7 @@ func (s *session) rebuild(l *ledger.Ledger, putAside func(id queue.ID, reason []
 		if aside {
 			putAside(id, r.Payload)
 		}
-		if err == nil && l.Growth() > maxReplay { // rule: what no worker writes takes no worker's memory
+		if err == nil && l.Growth() > maxReplay { // rule: a file that no worker writes cannot exhaust a worker's memory
 			err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
 				"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, dir, maxReplay, maxGrowth)
 		}
@@ -118,18 +118,18 @@ func (s *session) rebuild(l *ledger.Ledger, putAside func(id queue.ID, reason []
 	return restore, replay
 }
 
-// close syncs the file, releases the lock, and only then closes the file, which updates the registry if
-// the last acknowledgement has not. The next holder waits only for the lock, so it can start meanwhile.
+// close syncs the file, releases the lock, and only then closes the file. Closing updates the registry
+// if the last acknowledgement has not. The next holder waits only for the lock, so it can start meanwhile.
 func (s fileSink) close(err error) error {
 	s.pool.files.remember(s.typ, s.ledger)
 	if err == nil {
 		_, err = s.writer().Sync()
 	}
 	if err == nil {
-		// The next holder may come while the registry is being told how far this one came. rule: nothing is written from here on.
+		// The next holder may start while the durable index of this one is being registered. rule: nothing is written from here on.
 		begun, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.lease.Release(begun) // hold calls Release again, and gets the outcome
+		_ = s.lease.Release(begun) // starts the release; unlock calls Release again, and gets the outcome
 	}
 	// No acknowledged message depends on Close: they are all durable.
 	cerr := s.writer().Close()
@@ -144,7 +144,7 @@ func (s fileSink) close(err error) error {
 	if cerr != nil && err == nil {
 		err = cerr
 	}
-	// A writer in a store dies of a lack of room, one on a disk does not: what to do about it is the same.
+	// A full store poisons the writer, a full disk does not: the remedy is the same.
 	if dead := (*storage.PoisonedError)(nil); errors.Is(err, storage.ErrNoSpace) && errors.As(err, &dead) {
 		err = dead.Cause
 	}
@@ -155,7 +155,7 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 	return e.Uint64("index", s.writer().NextIndex()).Str("file", s.writer().Path())
 }
 
-// writer is the current file: a rotation replaces it.
+// writer returns the writer of the current file. A rotation replaces it.
 func (s *session) writer() *storage.Writer { return s.file.Load() }
 
 // checkpoint writes the ledger's state into the file, so that the next holder replays only the

@@ -49,7 +49,7 @@ func (h *handlerSink) describe(e *zerolog.Event) *zerolog.Event {
 func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	var due []queue.Message
 	for next := range in {
-		next.memory.give() // rule: a batch at the handler does not count. The handler may be slow, or wait for an operator.
+		next.memory.give() // rule: a batch that the handler has takes no memory from others. The handler may be slow, or wait for an operator.
 		batch := next.msgs
 		if h.over {
 			// rule: no more messages are judged: the ledger counts the unsettled ones as handled, and would take them for copies.
@@ -71,8 +71,8 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 			}
 		}
 		h.trimLoose()
-		h.trimProducers("more producers than a session remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
-			"handled has it handled twice, and the next message of one that goes on waits for another sweep over the backlog")
+		h.trimProducers("more producers than a session remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats " +
+			"a handled message, it is handled twice; if it publishes a new one, that waits for another sweep over the backlog")
 		if err := h.buryRefused(ctx); err != nil {
 			return err
 		}

@@ -14,15 +14,15 @@ import (
 )
 
 // Handoffs. A type moves from one replica to another without an interruption: the next holder waits
-// in the lock's queue before this one ends its session. Package share decides who should hold which
-// type; nothing here decides who may write.
+// in the lock's queue before this one ends its session. Package share decides which replica should hold
+// which type; nothing here decides which may write.
 //
-//	asked for the type, or the pool stops ──▶ a successor waits in the lock's queue, or HandOver is over ──▶ ended ──▶ lock released
+//	asked for the type, or the pool stops ──▶ a successor waits in the lock's queue, or HandOver expires ──▶ ended ──▶ lock released
 //	an operator pauses the type ──────────────────────────────────────────────────────────────────────────────┘
 
 const (
-	successorPoll = 100 * time.Millisecond // how often a holder that wants to end looks for a successor
-	trafficFor    = time.Second            // it waits for one only if there was a message within this time, besides Config.Linger
+	successorPoll = 100 * time.Millisecond // how often a holder that is to end checks for a successor
+	trafficFor    = time.Second            // it waits for one only if it fetched a message within this time plus Config.Linger
 )
 
 // ErrPaused is the sentinel for errors.Is that matches a [PausedError].
@@ -36,7 +36,7 @@ func (e *PausedError) Error() string {
 	return fmt.Sprintf("type %s is paused and has messages that were not drained; resume it", e.Type)
 }
 
-// Is makes the error ErrPaused.
+// Is reports whether target is ErrPaused.
 func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
 // lockReason is the reason (lock.WithWhy) in the record of a lock that a worker holds. takeShare
@@ -51,8 +51,8 @@ func instanceOf(why string) string {
 	return ""
 }
 
-// takeShare asks the holder of a type to release it, unless that is about to do so anyway, and waits
-// in the lock's queue. It returns ErrHeld if it did not get the lock.
+// takeShare asks the holder of a type to release it, unless the holder is about to do so anyway, and
+// waits in the lock's queue. It returns ErrHeld if it did not get the lock.
 func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	holder, leaving := p.rebalancer.Holder(typ)
 	wait := p.cfg.Lease / 5
@@ -79,8 +79,8 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
 }
 
-// watch ends the session, with s.end, when somebody asks for the type, an operator pauses it,
-// or the pool stops.
+// watch ends the session, with s.end, when the release of its lock is requested, an operator pauses the
+// type, or the pool stops.
 func (s *session) watch(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -134,8 +134,7 @@ func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Cont
 	return v.parting(ctx, most)
 }
 
-// Report keeps one outage per operation, so that a failure is logged when it begins and when it is
-// over.
+// Report keeps one outage per operation, so that a failure is logged when it begins and when it ends.
 func (v poolView) Report(ctx context.Context, what string, err error) (failed bool) {
 	o := v.outages[what]
 	if o == nil {

@@ -16,40 +16,40 @@ import (
 // sweeps: it lists the types that have messages, with one command if there are none. Both wake the
 // goroutine that watches a type, or its idle session.
 //
-//	publisher ──Notify──▶ notifications ──every listenEvery──▶ listener ──▶ watch: look, and take the type
+//	publisher ──Notify──▶ notifications ──every listenEvery──▶ listener ──▶ watch: check, and take the type
 //	                      messages ─────────────sweep────────▶    │     ──▶ idle session: fetch
 //	                                                              └─────▶ a type that a glob matches: serve it
 //
-// Notifications are hints and may be lost. Sweeps find everything that is pending, at least once in
-// sweepMost. While either of them fails, the pool looks at each type by itself.
+// Notifications are hints and may be lost. Sweeps find all pending messages, at least once every
+// sweepMost. While either of them fails, the pool checks each type individually.
 const (
 	listenEvery   = 150 * time.Millisecond // how often notifications are read
-	listenShare   = 10                     // … or after so many times the duration of the last read, if that is longer, …
+	listenShare   = 10                     // … or after this many times the duration of the last read, if that is longer, …
 	listenMost    = 2 * time.Second        // … but at most this
 	listenTimeout = 5 * time.Second        // of one read …
 	listenLongest = 30 * time.Second       // … and the longest, after reads that were not answered in time
 
-	// With more new types in one read, those that nobody holds are left to a sweep: it finds out with a few commands what would take a
-	// look at each of them.
+	// If one read reports more types than this, those that no replica holds are left to a sweep, which needs a few commands instead of a
+	// check of each type.
 	maxNotified = 100
 
 	// The time between two sweeps is the greatest of the first three, but at most sweepMost.
 	sweepLeast   = 500 * time.Millisecond
-	sweepPerType = 250 * time.Millisecond // times the pending types of this pool: a sweep may make it look at each of them
+	sweepPerType = 250 * time.Millisecond // times the pending types of this pool: a sweep may make it check each of them
 	sweepShare   = 20                     // times the duration of the last sweep …
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
-	blindAfter = 30 * time.Second // a pool with many types that could not read notifications or sweeps for this long looks at each type
+	blindAfter = 30 * time.Second // a pool with many types that could not read notifications or sweeps for this long checks each type
 
-	// The time between two looks at what is left to drain is leftLeast, or as long as the last one took, if that is longer: pools that are
-	// done wait for it.
+	// The time between two checks of the types left to drain is leftLeast, or the duration of the last check if that is longer: pools that
+	// have finished wait for it.
 	leftLeast  = 100 * time.Millisecond
-	helpEvery  = time.Second // … that are also for types to help with
-	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this, if they fail
+	helpEvery  = time.Second // … and between two that also look for types to help with
+	leftSurely = time.Minute // if these checks fail, a type that waits for one is checked individually after this
 
 	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
-	// polls would hold up those that have messages, and news comes as soon as polls would find them.
+	// polling would delay types with messages, and the listener finds new messages as soon as polling would.
 	restAfter  = 5 * time.Second
 	maxPolling = 32
 )
@@ -59,8 +59,8 @@ const (
 type listener struct {
 	pool      *Pool
 	serve     serveFunc
-	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
-	failing   atomic.Bool // the last look of findDrained has failed
+	listening atomic.Bool // notifications and sweeps work: types need not be checked individually
+	failing   atomic.Bool // the last check of findDrained has failed
 
 	reads, lists wait.Patience // of notifications, and of types with messages
 
@@ -73,8 +73,8 @@ type listener struct {
 	outage    outage
 }
 
-// start starts the listener, waits for its first round (share.FirstLook at most), and returns a
-// function that stops it. With UntilEmpty it only looks for drained types: the pool asks about each type.
+// start starts the listener, waits for its first round (share.FirstLook at most), and returns a function
+// that stops it. With UntilEmpty the listener only looks for drained types: the pool queries each type.
 func (l *listener) start(ctx context.Context) (stop func()) {
 	ctx, cancel := l.pool.untilStop(ctx)
 	ended, looked := make(chan struct{}), make(chan struct{})
@@ -101,13 +101,13 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// findDrained looks for what is left, for a pool that drains many types together with others, and looks
-// rarely at each of those that are not its own. It ends the waits of drained ones, and now and then
-// those of some that are left, so that a pool that is done helps the others.
+// findDrained looks for the types left to drain, for a pool that drains many types together with other
+// pools and rarely checks each of those that are not its own. It ends the waits for drained types, and
+// now and then those for some of the remaining ones, so that a pool that has finished helps the others.
 func (l *listener) findDrained(ctx context.Context) {
 	p, pause, helped := l.pool, leftLeast, time.Now()
-	from := ""        // the first that was found: it is probably still there
-	var told []string // the last ones to help with: when all are taken, it is time for more
+	from := ""        // the first type that was found: it is probably still left
+	var told []string // the last types to help with: when all are taken, it is time for more
 	for wait.For(ctx, pause) == nil {
 		pause = leftLeast
 		if p.busy() {
@@ -117,7 +117,7 @@ func (l *listener) findDrained(ctx context.Context) {
 		if len(types) == 0 {
 			continue
 		}
-		began, most := time.Now(), 1 // one is enough to know that others have not ended
+		began, most := time.Now(), 1 // one is enough to know that the others have not finished
 		if began.Sub(helped) >= helpEvery || len(told) == maxOpening && !anyOf(told, types) {
 			helped, told = began, nil
 			if free := p.rebalancer.Free(types); len(free) > 0 { // those that others drain need no help
@@ -134,7 +134,7 @@ func (l *listener) findDrained(ctx context.Context) {
 				told = left
 			}
 			p.rebalancer.Tell(left, 1)
-			// rule: only a look that has found fewer than it may says what is drained. Behind its last one it has not looked.
+			// rule: only a check that found fewer types than its limit shows which are drained. Otherwise there may be more after the last.
 			if len(left) < most {
 				p.rebalancer.Tell(slices.DeleteFunc(types, func(typ string) bool { return slices.Contains(left, typ) }), 0)
 			}
@@ -148,9 +148,9 @@ func anyOf(some, types []string) bool {
 	return slices.ContainsFunc(some, func(typ string) bool { _, in := slices.BinarySearch(types, typ); return in })
 }
 
-// left returns up to most of the types that have messages or foreign keys. It begins at a type, or
-// behind its place if it is not among them. With "" it begins at a place of this pool's own, so that
-// those which help do not all help with the same.
+// left returns those of types that have messages or foreign keys, up to most of them. It begins at the
+// type from, or at its place in the order if it is not among them. With "" it begins at a place of this
+// pool's own, so that helping pools do not all help with the same types.
 func (l *listener) left(ctx context.Context, types []string, from string, most int) (left []string, err error) {
 	at, _ := slices.BinarySearch(types, from)
 	if from == "" {
@@ -167,7 +167,7 @@ func (l *listener) left(ctx context.Context, types []string, from string, most i
 			left = append(left, found...)
 			return err
 		})
-		book.noteAnswer(ctx, "", err) // a question that has taken too long was not called off
+		book.noteAnswer(ctx, "", err) // a query that took too long was not cancelled by ctx
 		if err != nil {
 			return nil, err
 		}
@@ -175,8 +175,8 @@ func (l *listener) left(ctx context.Context, types []string, from string, most i
 	return left, nil
 }
 
-// awaitLeft waits until findDrained tells that a type is drained or needs help, or there is other news
-// of it. While the looks of findDrained fail, it ends after leftSurely.
+// awaitLeft waits until findDrained reports that a type is drained or needs help, or there is other news
+// of it. While the checks of findDrained fail, it ends after leftSurely.
 func (p *Pool) awaitLeft(ctx context.Context, typ string) {
 	for !p.rebalancer.Pause(ctx, typ, leftSurely) && !p.listener.failing.Load() && !p.stopped(ctx) {
 	}
@@ -207,11 +207,11 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		if err == nil {
 			worked = time.Now()
 		}
-		// rule: types are left alone only while both notifications and sweeps can be read. With many types and replicas looks at each of them
-		// are for a server that has not answered for long: one that is slow would have the more to do.
+		// rule: types go unchecked only while both notifications and sweeps can be read. With many types and replicas, each type is checked
+		// only once the server has not answered for a long time: the checks would slow down a slow server even more.
 		l.listening.Store(err == nil || l.pool.rebalancer.Many() && time.Since(worked) < blindAfter)
 		looked()
-		// A server that is busy is asked less often, and by all pools together no more often than by ten.
+		// A busy server is queried less often, and by all pools together no more often than by ten.
 		pause := min(max(listenEvery, l.pool.rebalancer.Spread(listenShare*l.took)), listenMost)
 		if l.outage.note(ctx, &l.pool.log, err, "read which types have new messages") {
 			pause = retry.Next()
@@ -245,7 +245,7 @@ func (l *listener) round(ctx context.Context) error {
 			}
 		}
 	}
-	// rule: what is pending is found without any notification
+	// rule: pending messages are found without any notification
 	due := !time.Now().Before(l.nextSweep)
 	soon := (err != nil || l.missed) && !time.Now().Before(l.soonest)
 	if !due && !soon && l.swept {
@@ -269,7 +269,7 @@ func (l *listener) sweep(ctx context.Context) error {
 	l.missed = false
 	fresh, before := l.serve(true, types...)
 	p.rebalancer.Found(slices.DeleteFunc(before, func(typ string) bool {
-		unfit := p.book.unfitOf(typ).any() // perhaps that is all it has
+		unfit := p.book.unfitOf(typ).any() // the type may have nothing else
 		if unfit {
 			p.rebalancer.Wake(typ)
 		}
@@ -281,16 +281,17 @@ func (l *listener) sweep(ctx context.Context) error {
 	return nil
 }
 
-// news passes on that types have messages, by starting to serve them or, if they are served already, by tell.
+// news reports that types have messages: it starts serving them or, if they are served already, calls tell.
 func (l *listener) news(types []string, tell func(types []string)) {
-	// rule: only the start itself shows that a type was not served. Discovery may have begun it meanwhile, without this news.
+	// rule: only the start itself shows that a type was not served. Discovery may have started it meanwhile, without this news.
 	if _, served := l.serve(true, types...); len(served) > 0 {
 		tell(served)
 	}
 }
 
 // awaitNews waits until there is news of a type that has no messages. It returns at once if the listener
-// does not work, and within sweepMost, or the time between two looks at a type, after it has failed.
+// does not work. If the listener fails later, it returns within sweepMost, or the time between two checks
+// of a type if that is longer.
 func (p *Pool) awaitNews(ctx context.Context, typ string) {
 	for p.listener.listening.Load() && !p.stopped(ctx) {
 		if p.rebalancer.Pause(ctx, typ, wait.AtLeastHalf(max(sweepMost, p.rebalancer.Stretch()))) {

@@ -8,25 +8,25 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The memory of a pool bounds what all its types together have fetched and not yet appended, and what
-// the scheduler promotes at a time, however many types are busy and however large their messages are.
-// Sizes are those of queue.Message.Size.
+// The memory of a pool bounds the messages that all its types together have fetched and not yet
+// appended, and those that the scheduler promotes at a time, however many types are busy and however
+// large their messages are. Sizes are those of queue.Message.Size.
 //
-//	take: the most that a fetch may bring ──▶ fetch ──▶ keep: what it has brought ──▶ append, sync ──▶ give
-//	                                                                             └─▶ a Handler has it ──▶ give
+//	take: the maximum size of a fetch ──▶ fetch ──▶ keep: its actual size ──▶ append, sync ──▶ give
+//	                                                                     └─▶ a Handler has it ──▶ give
 //
 // Most of the memory is shared, first come, first served. The rest, the reserve, is as large as the
 // largest request. One type at a time may have it, and only a type that has nothing in flight.
 //
-// rule: nobody waits for ever. Whoever has the reserve gives it back without taking anything: it fetches, and then its file appends and syncs, or its
-// handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it
-// has nothing in flight that would be before it. A type that has something in flight, and so a part
-// of what is shared, waits for more of it only until what it has is settled, which takes no memory:
-// then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose types
-// hold what was fetched ahead, keep nobody else from being served: they keep others from fetching
-// ahead.
+// rule: no type waits for ever. The type that has the reserve gives it back without taking more memory: it fetches, and then its file appends and
+// syncs the batch, or its handler gets the batch, which no longer counts. It does not depend on a type
+// that waits for memory, because it has no earlier batch in flight. A type that has batches in flight,
+// and so a part of the shared memory, waits for more of it only until those are settled, which takes no
+// memory: then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose
+// types hold batches fetched ahead, never keep other types from being served: they only keep them from
+// fetching ahead.
 
-// minMemory is the least memory of a pool, shared part and reserve together, in bytes. A default fetch
+// minMemory is the minimum memory of a pool, shared part and reserve together, in bytes. A default fetch
 // returns up to 19 MiB, so three can be in memory at a time, and one more in the reserve.
 const minMemory = 80 << 20
 
@@ -40,8 +40,8 @@ type memory struct {
 
 	mu       sync.Mutex
 	free     int64    // bytes of the shared part
-	reserved bool     // somebody has the reserve
-	waiting  []*grant // in the order in which they came
+	reserved bool     // the reserve is granted
+	waiting  []*grant // in order of arrival
 }
 
 // grant is a reservation of memory, or a place in the queue for it.
@@ -60,8 +60,8 @@ func newMemory(cfg *Config) *memory {
 	return m
 }
 
-// try reserves n bytes of the shared part without waiting, or returns nil. It does not pass those who
-// wait.
+// try reserves n bytes of the shared part without waiting, or returns nil. It does not overtake waiting
+// grants.
 func (m *memory) try(n int64) *grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -107,7 +107,7 @@ func (m *memory) serve() {
 		m.pass(0)
 	}
 	for i := 0; !m.reserved && i < len(m.waiting); i++ {
-		// rule: only who has nothing in flight gets the reserve: nothing is before it that could wait for a slow handler
+		// rule: only a type with nothing in flight gets the reserve: it has no earlier batch that could wait for a slow handler
 		if c := m.waiting[i]; c.alone {
 			m.reserved, c.reserve = true, true
 			m.pass(i)
@@ -115,7 +115,7 @@ func (m *memory) serve() {
 	}
 }
 
-// pass grants the i-th of those that wait. mu is held.
+// pass grants the i-th waiting grant. mu is held.
 func (m *memory) pass(i int) {
 	close(m.waiting[i].granted)
 	m.waiting = slices.Delete(m.waiting, i, i+1)

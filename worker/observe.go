@@ -32,12 +32,12 @@ type Observation struct {
 	Type     string
 	Step     Step
 	Took     time.Duration
-	Messages int   // how many messages it was about; 0 for StepAcquire
+	Messages int   // how many messages it processed; 0 for StepAcquire
 	Err      error // nil: success
 }
 
-// Trace is called for every batch before it is written to a file, see Files.Trace. The function that
-// it returns, if not nil, is called when the batch is durable, with nil, or when that is not certain,
-// with the reason: a lost lease, a full disk, another writer's fence. Batches that share an fsync
-// overlap. For one type there is one call at a time. Trace must not change or keep msgs.
+// Trace is called for every batch before it is written to a file, see Files.Trace. The function that it
+// returns, if not nil, is called with nil when the batch is durable, or with the reason when that is not
+// certain: a lost lease, a full disk, another writer's fence. Batches that share an fsync overlap. For
+// one type there is one call at a time. Trace must not change or keep msgs.
 type Trace func(ctx context.Context, lease Lease, msgs []*queue.Message) (done func(error))

@@ -14,13 +14,13 @@ import (
 
 // A message that kills the process (a crash, an out-of-memory kill) cannot be counted by that
 // process. So a handler's session stores a mark in the queue when it begins: the first pending
-// message, and how many sessions in a row began with it. If a session begins where the one before
-// began, that one has probably been killed. So the new session hands over one message at a time, and
-// stores which one before each. A message with which two sessions died is the culprit. See
-// docs/decisions/0003.
+// message, and how many sessions in a row began with it. If a session begins where the previous one
+// began, the previous one was probably killed. So the new session passes one message at a time to the
+// handler, and before each stores which one it is. A message during which two sessions died is the
+// culprit. See docs/decisions/0003.
 
 const (
-	aloneDeaths = 2  // after this many deaths of the process with a message by itself, the message is a killer
+	aloneDeaths = 2  // a message is a killer after this many deaths of the process while it was handled by itself
 	maxSuspects = 16 // messages whose deaths are counted; with more, the count starts anew
 )
 
@@ -29,7 +29,7 @@ type sessionMark struct {
 	First  queue.ID         `json:"first"`  // the first pending message when the session began
 	Starts int              `json:"starts"` // sessions in a row that began with it
 	Trying queue.ID         `json:"trying"` // the message that is being handled by itself …
-	By     string           `json:"by"`     // … and the instance of the pool that does
+	By     string           `json:"by"`     // … and the instance of the pool that handles it
 	Deaths map[queue.ID]int `json:"deaths"` // how often a session ended while it handled a message by itself; messages that returned are removed
 }
 
@@ -47,10 +47,10 @@ type poison struct {
 	log   *zerolog.Logger
 	batch int // messages that the handler has at a time, at most
 
-	instance string // of the pool: it lives
+	instance string // of this pool, which is alive
 
 	mark     sessionMark
-	oneByOne int // how many more messages are handed over one at a time
+	oneByOne int // how many more messages are passed to the handler one at a time
 }
 
 // begin reads the mark of the previous session and stores that of this one.
@@ -68,13 +68,13 @@ func (p *poison) begin(ctx context.Context) error {
 		before = sessionMark{} // written by a later version or another program: ignore it
 	}
 	now := sessionMark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
-	if before.First == now.First && !now.First.IsZero() { // a session that began without messages had nothing to get on with
+	if before.First == now.First && !now.First.IsZero() { // a session that began without messages could make no progress
 		now.Starts = max(before.Starts+1, 1)
 	}
 	if now.Deaths == nil || len(now.Deaths) >= maxSuspects {
 		now.Deaths = map[queue.ID]int{}
 	}
-	if !before.Trying.IsZero() && before.By != p.instance { // a session of this pool has lost its lock, no process has died
+	if !before.Trying.IsZero() && before.By != p.instance { // if By is this pool, its session lost the lock, and no process died
 		now.Deaths[before.Trying]++
 	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
@@ -112,8 +112,8 @@ func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	return p.store(ctx)
 }
 
-// returned records that the handler has returned, having settled this many messages. It is stored
-// with the next mark, or at once if that may take a while: the message has killed nobody.
+// returned records that the handler has returned, having settled this many messages, so the message
+// did not kill the process. This is stored with the next mark, or at once if that may take a while.
 func (p *poison) returned(ctx context.Context, settled int) {
 	delete(p.mark.Deaths, p.mark.Trying)
 	p.mark.Trying = queue.ID{}
@@ -128,8 +128,8 @@ func (p *poison) returned(ctx context.Context, settled int) {
 	}
 }
 
-// end clears the mark at the end of a session. A session that lost its lock, or was fenced, must not: there
-// may be a successor, whose mark that would overwrite.
+// end clears the mark at the end of a session. A session that lost its lock, or was fenced, must not: it
+// could overwrite the mark of a successor.
 func (p *poison) end(err error) {
 	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced) {
 		return

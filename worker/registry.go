@@ -39,9 +39,9 @@ func (f *knownFiles) sawDurable(typ string, e storage.Entry) {
 func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// rule: a pool does not go on with a file that ends below what it has seen durable, also if the registry was set back with the file. A later
-	// generation is somebody's who had the lock, a repair perhaps that has given something up: it
-	// stands as it is.
+	// rule: a pool does not continue with a file that ends below the durable index it has seen, even if the registry was rolled back with the
+	// file. A later generation comes from another holder of the lock, perhaps a repair that gave up
+	// records: its entry stands as it is.
 	if seen := f.durable[typ]; e.Generation <= seen.Generation {
 		e.DurableIndex = max(e.DurableIndex, seen.DurableIndex)
 	}
@@ -70,8 +70,8 @@ type registry struct {
 	pool *replica
 }
 
-// Lookup returns the entry of a type, raised to what this pool has itself seen durable: the database
-// may have been restored to an earlier state since.
+// Lookup returns the entry of a type, raised to the durable index that this pool has itself seen: the
+// database may have been restored to an earlier state since.
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
 	f, ok, err := r.q.RegistryEntry(ctx, typ)
 	return r.pool.files.atLeast(typ, storageEntry(f)), ok, err
@@ -89,8 +89,8 @@ func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e
 	return storageEntry(f), ok, err
 }
 
-// Update raises the durable index at the end of a session. No message depends on it, so a pool that
-// stops does not wait long for a server that does not answer.
+// Update raises the durable index at the end of a session. No message depends on it, so a stopping pool
+// does not wait long for an unresponsive server.
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	ctx, done := r.pool.parting(ctx, registryTimeout)
 	defer done()
@@ -103,8 +103,8 @@ type sessionRegistry struct {
 	*session
 }
 
-// Update does nothing if the session has registered just this before: usually the last acknowledgement
-// has, and the end of the session need not be told.
+// Update does nothing if e is what the session registered last: usually the last acknowledgement has
+// done that, and the end of the session need not repeat it.
 func (r sessionRegistry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	if last := r.registered.Load(); last != nil && *last == e {
 		return true, nil
@@ -147,7 +147,7 @@ func queueFile(e storage.Entry) queue.RegistryEntry {
 	return queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
 }
 
-// fileHolder says in a fence who wrote it. It is for people; no decision depends on it.
+// fileHolder describes the writer of a fence. It is informational: no decision depends on it.
 func fileHolder(instance string) storage.Holder {
 	host, _ := os.Hostname()
 	return storage.Holder{ID: instance, Host: host, PID: os.Getpid(), Version: Version()}

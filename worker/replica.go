@@ -19,8 +19,8 @@ const (
 	watchMin     = 5 * time.Millisecond   // polling for messages while the listener does not work: first interval …
 	watchMax     = 500 * time.Millisecond // … and the longest
 	acquireSlice = time.Second            // how often a replica that waits for a lock checks that there are still messages
-	standbyLook  = 2 * time.Second        // how often it looks at a busy type of another replica: a takeover needs a lock observed for a whole lease
-	partingPoll  = 25 * time.Millisecond  // how often a pool that stops checks whether the queue still answers
+	standbyLook  = 2 * time.Second        // how often it checks a busy type of another replica: a takeover requires observing the lock for a full lease
+	partingPoll  = 25 * time.Millisecond  // how often a stopping pool checks whether the queue still answers
 )
 
 // replica is the part of a pool that its sessions and its scheduler share: identity, configuration
@@ -33,10 +33,10 @@ type replica struct {
 	name      string // instance, with host and process, for dead letters
 	began     time.Time
 	stopping  context.Context // ends when the pool is asked to stop …
-	stop      func()          // … by this
-	stoppedAt time.Time       // set before
+	stop      func()          // … by calling this
+	stoppedAt time.Time       // when; set before stop is called
 	waiting   atomic.Int32    // types that wait for a slot
-	polling   chan struct{}   // has maxPolling places, for sessions that look again after they have found nothing
+	polling   chan struct{}   // has maxPolling places, for sessions that keep polling after they have found nothing
 
 	rebalancer    *share.Rebalancer
 	listener      *listener
@@ -49,10 +49,10 @@ type replica struct {
 	subscriptions subscriptions
 }
 
-// logOf returns a log whose lines name the type. It is made where lines are written: thousands of types would keep 500 B each.
+// logOf returns a log whose lines name the type. It is created where lines are written, because a log kept for each type takes 500 B.
 func (p *replica) logOf(typ string) zerolog.Logger { return p.log.With().Str("type", typ).Logger() }
 
-// placeAmong returns the index of one of n things, where this replica begins. Others begin elsewhere.
+// placeAmong returns the index at which this replica begins with n items. Other replicas begin elsewhere.
 func (p *replica) placeAmong(n int) int {
 	if n == 0 {
 		return 0
@@ -77,7 +77,7 @@ func (p *replica) stopped(ctx context.Context) bool {
 	}
 }
 
-// pause waits for d; false when the pool stopped meanwhile.
+// pause waits for d. It returns false if the pool stopped meanwhile.
 func (p *replica) pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -14,9 +14,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Retries. Operations that fail are retried after a growing pause, unless a retry cannot help
-// (fatal). For the queue that is in the stages (session.insist), with an outage for the log. For messages
-// that a Handler fails it is in retries, with Config.RetryMin and RetryMax as bounds of the pause.
+// Retries. Operations that fail are retried after a growing pause, unless the error is permanent (fatal).
+// The stages retry operations on the queue (session.insist), with an outage for the log. The type retries
+// is for messages that a Handler fails: Config.RetryMin and RetryMax bound their pause.
 
 // outage logs when an operation begins to fail and when it works again, not the failures in between.
 type outage struct{ down bool }
@@ -39,14 +39,14 @@ func (o *outage) note(ctx context.Context, log *zerolog.Logger, err error, what 
 	return failed
 }
 
-// calledOff reports whether err only says that an operation was called off: its context has ended. The
-// error may be the cause of that, for example a lost lease. It tells nothing about who was asked.
+// calledOff reports whether err only says that an operation was cancelled: its context has ended. err may
+// be the cause of the context, for example a lost lease. It says nothing about the server.
 func calledOff(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.Canceled))
 }
 
-// insist repeats try until it succeeds, the session is over, or another writer has fenced it. Meanwhile the
-// type is blocked. what completes "cannot …".
+// insist repeats try until it succeeds, the session has ended, or another writer has fenced it. Meanwhile
+// the type is blocked. what completes "cannot …".
 func (s *session) insist(ctx context.Context, outage *outage, what string, try func() error) error {
 	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	for {
@@ -63,7 +63,7 @@ func (s *session) insist(ctx context.Context, outage *outage, what string, try f
 	}
 }
 
-// fatal reports whether a retry cannot help, because a person has to change something.
+// fatal reports whether err is permanent: a retry cannot help, because an operator has to change something.
 func fatal(err error) bool {
 	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, lock.ErrPermanent,
 		os.ErrPermission, syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
@@ -75,15 +75,15 @@ func fatal(err error) bool {
 }
 
 // retries counts, in one session, the failures of each message, and decides when a message has failed
-// too often. Its pause is the one before the next attempt.
+// too often. It also has the pause before the next attempt.
 type retries struct {
 	attempts map[queue.ID]int // failures of messages that are not settled
 	most     int              // failures before a message becomes a dead letter; 0: no bound
 	pause    wait.Backoff
 }
 
-// newRetries takes the bounds from the configuration. With OnError Block a message is retried for
-// ever, even after a permanent error.
+// newRetries takes the bounds from the configuration. With OnError Block a message is retried
+// indefinitely, even after a permanent error.
 func newRetries(cfg *Config) retries {
 	r := retries{attempts: map[queue.ID]int{}, pause: wait.Backoff{Min: cfg.RetryMin, Max: cfg.RetryMax}}
 	if cfg.OnError == DeadLetter {

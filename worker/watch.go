@@ -11,10 +11,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Before a session, a pool watches a type: does it have messages, and do they fall to this pool? Package
-// share knows the latter. A type that has none costs nothing: its watch waits for the listener.
+// Before a session, a pool watches a type: does it have messages, and should this pool take it? Package
+// share answers the second question. An empty type costs nothing: its watch waits for the listener.
 
-const knownFor = 2 * time.Second // a pool that has to learn to whom a type falls does not ask again whether it has messages
+const knownFor = 2 * time.Second // while a pool learns which replica a type falls to, it does not check the type again for this long
 
 // watch waits until this pool should act on one type.
 type watch struct {
@@ -22,14 +22,14 @@ type watch struct {
 	typ    string
 	poll   wait.Backoff
 	outage outage
-	looked time.Time // when it has last asked whether there are messages; zero if it was told
-	known  time.Time // when the type was found to have messages, while this pool waits to learn to whom it falls
-	news   bool      // something may have changed since the last look
+	looked time.Time // when it last queried for messages; zero if the listener reported them
+	known  time.Time // when the type was found to have messages, while this pool waits to learn which replica it falls to
+	news   bool      // something may have changed since the last check
 }
 
 // awaitTurn waits until this pool should act on the type, usually because the type has messages and
 // falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
-// has no messages. looked is when it has last asked whether there are messages, zero if it was told. An
+// has no messages. looked is when it last queried for messages, zero if the listener reported them. An
 // error means that waiting does not help.
 func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked time.Time, err error) {
 	w := watch{pool: p, typ: typ, poll: wait.Backoff{Min: watchMin, Max: watchMax}, news: true}
@@ -52,8 +52,8 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 	return share.TurnNone, w.looked, nil
 }
 
-// look finds out whether the type has messages, and whether they fall to this pool. over means that there
-// is nothing more to wait for. Otherwise it has waited until the next look.
+// look checks whether the type has messages, and whether it falls to this pool. over means that there is
+// nothing more to wait for. Otherwise look has waited until the next check is due.
 func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool, err error) {
 	p := w.pool
 	d, waited, err := w.depth(ctx)
@@ -86,8 +86,8 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 	return t, t != share.TurnNone, nil
 }
 
-// depth returns how many messages the type has: what the listener has found, what was found a moment
-// ago, or what the queue says. Where others take care of the type, it waits for news instead.
+// depth returns how many messages the type has: as the listener has found, as was found a moment ago, or
+// as the queue answers. If other replicas take care of the type, it waits for news instead.
 func (w *watch) depth(ctx context.Context) (d queue.Depth, waited bool, err error) {
 	p := w.pool
 	if pending, told := p.rebalancer.Told(w.typ); told {
@@ -112,8 +112,8 @@ func (w *watch) depth(ctx context.Context) (d queue.Depth, waited bool, err erro
 	return d, false, err
 }
 
-// turn returns what this pool should do about the messages of the type. If that is nothing, it waits
-// until it should ask again.
+// turn returns what this pool should do about the messages of the type. If that is nothing, turn waits
+// until it should be called again.
 func (w *watch) turn(ctx context.Context) share.Turn {
 	p := w.pool
 	t, pause := p.rebalancer.Turn(w.typ, p.busy())
@@ -124,7 +124,7 @@ func (w *watch) turn(ctx context.Context) share.Turn {
 		}
 	case share.TurnNone:
 		w.known = time.Time{}
-		if p.cfg.UntilEmpty && pause > helpEvery { // of so many types: the listener finds out for all of them
+		if p.cfg.UntilEmpty && pause > helpEvery { // there are many types: the listener checks all of them together
 			p.awaitLeft(ctx, w.typ)
 			return share.TurnNone
 		}
@@ -151,7 +151,7 @@ func (w *watch) whileEmpty(ctx context.Context) {
 	w.pause(ctx, pause)
 }
 
-// log is made where it is used: see logOf.
+// log returns a log that is created where it is used: see logOf.
 func (w *watch) log() *zerolog.Logger {
 	log := w.pool.logOf(w.typ)
 	return &log
@@ -163,7 +163,7 @@ func (w *watch) pause(ctx context.Context, d time.Duration) {
 }
 
 // lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the
-// query for messages has passed; 0 means that there are none. It lists them at most once in
+// query for messages has skipped; 0 means that there are none. It lists them at most once every
 // foreignEvery.
 func (w *watch) lookAtForeign(ctx context.Context, seen int) error {
 	p := w.pool
