@@ -11,23 +11,23 @@ import (
 )
 
 // The scheduler promotes delayed messages: when they are due, they become normal messages of their
-// types. Every pool regularly asks when the next one is due, which reads one index entry. When one is,
-// the pool acquires the scheduler's lock, so that one pool promotes at a time.
+// types. Every pool regularly queries when the next one is due, which reads one index entry. When one
+// is due, the pool acquires the scheduler's lock, so that one pool promotes at a time.
 //
-// rule: the lock saves the others the work, and nothing else rests on it. Queue.Promote is right for any number of callers, and for one
-// that was paused and goes on long after it lost the lock.
+// rule: the lock saves the other pools the work, and nothing else rests on it. Queue.Promote is correct for any number of concurrent callers,
+// even one that was paused and resumes long after it lost the lock.
 const (
 	schedulerLock = "_scheduler"           // not a valid name of a type
-	scheduleMin   = 100 * time.Millisecond // pause between two looks: first …
-	scheduleMax   = time.Second            // … and longest, but with many replicas, which look for each other, …
+	scheduleMin   = 100 * time.Millisecond // pause between two checks: the first …
+	scheduleMax   = time.Second            // … and the longest; with many replicas, which check for one another, …
 	scheduleMost  = 5 * time.Second        // … up to this
 
-	maxDueLooks    = 10               // with UntilEmpty: looks in a row at due messages that were not promoted, before it goes on
-	promoteTimeout = 30 * time.Second // of one promotion, and of one look: a scheduler without an answer must not keep the lock
+	maxDueLooks    = 10               // with UntilEmpty: successive checks that find due messages but promote none, before it continues
+	promoteTimeout = 30 * time.Second // of one promotion, and of one check: a scheduler without an answer must not keep the lock
 )
 
 // startScheduler starts the scheduler and returns a function that stops it. With UntilEmpty it first
-// promotes what is already due, so that it is drained, too.
+// promotes the messages that are already due, so that they are drained, too.
 func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	if p.cfg.NoScheduler {
 		return func() {}
@@ -48,8 +48,8 @@ func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 }
 
 // promoteDue promotes until nothing is due. It retries when the queue is unreachable, and when messages
-// are due that it did not promote: another pool may be promoting them. After maxDueLooks it leaves
-// them.
+// are due that it did not promote: another pool may be promoting them. After maxDueLooks it gives up on
+// those.
 func (p *replica) promoteDue(ctx context.Context) {
 	retry := wait.Backoff{Min: scheduleMin, Max: scheduleMax}
 	var outage outage
@@ -75,7 +75,7 @@ func (p *replica) promoteDue(ctx context.Context) {
 	}
 }
 
-// schedule looks for due messages until ctx ends.
+// schedule checks for due messages, and promotes them, until ctx ends.
 func (p *replica) schedule(ctx context.Context) {
 	poll := wait.Backoff{Min: scheduleMin, Max: scheduleMax}
 	var outage outage
@@ -97,12 +97,12 @@ func (p *replica) schedule(ctx context.Context) {
 			pause = min(pause, wait)
 		}
 		if !p.pause(ctx, pause) {
-			return // ctx follows, but not at once
+			return // ctx ends too, but not at once
 		}
 	}
 }
 
-// look is nextDue with memory for the first message, which the queue may have to read.
+// look is nextDue with memory reserved for the first message, which the queue may have to read.
 func (p *replica) look(ctx context.Context) (time.Duration, error) {
 	memory, err := p.memory.take(ctx, p.memory.promote, closed)
 	if err != nil {
@@ -112,7 +112,7 @@ func (p *replica) look(ctx context.Context) (time.Duration, error) {
 	return p.nextDue(ctx)
 }
 
-// nextDue tells how long it is until the first delayed message is due. Without any it is long.
+// nextDue returns how long it is until the first delayed message is due; an hour if there is none.
 func (p *replica) nextDue(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
@@ -124,8 +124,8 @@ func (p *replica) nextDue(ctx context.Context) (time.Duration, error) {
 	return due.Sub(now), err
 }
 
-// promoteUnderLock promotes until nothing is due now or shortly. If another pool has the lock, it
-// returns 0, nil.
+// promoteUnderLock promotes until nothing is due now or soon. If another pool has the lock, it returns
+// 0, nil.
 func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 	lease, err := p.cfg.Locker.Acquire(ctx, schedulerLock,
 		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("scheduler of worker "+p.instance))
@@ -183,7 +183,7 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
 	}
 	if len(done.Types) > 0 {
-		_ = p.cfg.Queue.Notify(ctx, done.Types) // a hint: the next sweep finds them, too
+		_ = p.cfg.Queue.Notify(ctx, done.Types) // a hint: the next sweep finds the messages anyway
 	}
 	if done.DeadLetters > 0 {
 		p.log.Warn().Int("messages", done.DeadLetters).Msg("delayed messages cannot be promoted and are dead letters now; fencepost dead ls says why")
@@ -191,8 +191,8 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 	return done, err
 }
 
-// promotesLate reports whether delayed messages have been due for longer than d. If it cannot find
-// out, it returns true, which is the safe answer.
+// promotesLate reports whether delayed messages have been due for longer than d. If it cannot tell, it
+// returns true, which is the safe answer.
 func (p *replica) promotesLate(ctx context.Context, d time.Duration) bool {
 	memory := p.memory.try(p.memory.promote)
 	if memory == nil {

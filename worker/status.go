@@ -20,9 +20,9 @@ import (
 //	waiting ──lock──▶ held ──▶ waiting
 //	   │               │ ▲
 //	   │        failed ▼ │ works again
-//	   │             blocked: waits for the next attempt, or for a person who repairs a message
+//	   │             blocked: waits for the next attempt, or for an operator to repair a message
 //	   ├─▶ paused: by an operator; ◀── resumed
-//	   └─▶ refused: its file cannot be used, a person is needed; retried now and then
+//	   └─▶ refused: its file is unusable, an operator is needed; retried periodically
 type State string
 
 // States of a type.
@@ -31,7 +31,7 @@ const (
 	Held    State = "held"    // this pool holds the lock and drains the type
 	Blocked State = "blocked" // a message, the disk or the server fails and is retried; or something in the queue cannot be appended
 	Paused  State = "paused"  // an operator has paused it
-	Refused State = "refused" // its file, or the record of its lock, cannot be used, or an operation is forbidden
+	Refused State = "refused" // its file, or the record of its lock, is unusable, or an operation is forbidden
 )
 
 // Cause is why a session ended early: see [TypeStatus].Losses.
@@ -41,8 +41,8 @@ type Cause string
 const (
 	CauseExpired Cause = "expired"       // no renewal of the lease was acknowledged in time
 	CauseGone    Cause = "taken_away"    // another worker has the lock, or its record is gone
-	CauseForced  Cause = "forced"        // an operator released it by force
-	CauseMaxHold Cause = "held_too_long" // it was held for longer than allowed
+	CauseForced  Cause = "forced"        // an operator released the lock by force
+	CauseMaxHold Cause = "held_too_long" // the lock was held for longer than allowed
 	CauseFenced  Cause = "fenced"        // another writer has fenced the file: a write of this pool became void
 	CauseError   Cause = "error"         // an I/O error, a server that refused
 )
@@ -53,8 +53,8 @@ type Status struct {
 	Started  time.Time
 	Running  bool         // Run was called and has not returned
 	Stopping bool         // Stop was called
-	Types    []TypeStatus // those that this pool serves, sorted by name
-	Outage   error        // why the server cannot be used; nil while it answers
+	Types    []TypeStatus // the types that this pool serves, sorted by name
+	Outage   error        // why the server is unreachable or failing; nil while it answers
 }
 
 // Stats counts what a Pool has done since it was created.
@@ -66,7 +66,7 @@ type Stats struct {
 	Duplicates uint64 // redelivered messages that the files refused
 	Repeated   uint64 // copies under another ID that were not appended: the same idempotency key, or a delayed message promoted twice
 	Gaps       uint64 // declared gaps
-	Forgotten  uint64 // producers that were forgotten early, because a file, or a session with a Handler, remembers no more
+	Forgotten  uint64 // producers forgotten early, because a file, or a session with a Handler, cannot remember more
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
 	Handled    uint64 // messages that a Handler has handled
 	Retries    uint64 // calls of a Handler after one that failed
@@ -78,62 +78,62 @@ type Stats struct {
 type TypeStatus struct {
 	Type  string
 	State State
-	Since time.Time // of State
+	Since time.Time // when State began
 
 	Held        bool   // this pool has the type's lock
 	Token       int64  // of the lock, while held: the fencing token, and the epoch of the file
 	Index       uint64 // records of the file below it are durable; 0 with a Handler, and before the first session
 	Path        string // of the file, if one was opened
 	LastCommit  time.Time
-	LastError   string // the last failure, which may be over: State says what holds now
+	LastError   string // the last failure, which may be resolved: State is current
 	LastErrorAt time.Time
 
 	// Stuck means that a held type makes no progress: for minutes no step of the session has ended,
-	// not even with an error. The usual reason is a disk that does not answer. A running Handler
-	// does not count as stuck.
+	// not even with an error. The usual cause is an unresponsive disk. A running Handler does not
+	// count as stuck.
 	Stuck bool
 
 	Stats                   // since the pool was created; Types is 0
 	Losses map[Cause]uint64 // sessions that ended early
 }
 
-// typeRecord is what the book has about one type. Guarded by book.mu.
+// typeRecord is the book's entry for one type. Guarded by book.mu.
 type typeRecord struct {
 	TypeStatus
 	unfits   *unfit      // the messages and keys that cannot be appended
-	unfit    *UnfitError // the overdue ones of them; nil: none
+	unfit    *UnfitError // the overdue ones among them; nil: none
 	failing  bool        // an operation or message of the type fails and is retried
 	handling bool        // the Handler is running
 	beat     time.Time   // when a step of the session last ended
 	wanted   time.Time   // since when the pool wants the lock; zero: it does not
-	asking   time.Time   // since when a question to the queue has no answer; zero: none is open
+	asking   time.Time   // since when a query to the queue is unanswered; zero: none is open
 }
 
-// The server counts as unreachable (Status.Outage) after this long without a good answer.
+// The server counts as unreachable (Status.Outage) after this long without a successful answer.
 const (
 	failing = 2 * time.Second  // if the last answer was an error
-	silence = 10 * time.Second // if a question has no answer
+	silence = 10 * time.Second // if a query is unanswered
 )
 
 // The book. Sessions, the goroutines that watch types, and the scheduler record here what happens to
-// them, under one mutex that is only held for moments. Status, Stats, the heartbeat and the error of
+// the types, under one mutex that is only held briefly. Status, Stats, the heartbeat and the error of
 // Run read it. No safety rule depends on it.
 
-// book is what a pool records about its types, for Status and Stats. Safe for concurrent use.
+// book has what a pool records about its types, for Status and Stats. Safe for concurrent use.
 type book struct {
 	mu      sync.Mutex
 	started time.Time
 	running bool
-	types   map[string]*typeRecord // "" is for questions about all types
+	types   map[string]*typeRecord // "" is for queries about all types
 
 	answered time.Time // when the queue last answered without an error
 	failure  error     // the last answer, if that was an error
 
-	refused map[string]error // types that cannot be served at present, and why
+	refused map[string]error // types that currently cannot be served, and why
 	stats   Stats
 }
 
-// enter changes the state. Since stays if the state is the same.
+// enter changes the state. Since does not change if the state is the same.
 func (r *typeRecord) enter(s State) {
 	if r.State != s {
 		r.State, r.Since = s, time.Now()
@@ -146,7 +146,7 @@ func (r *typeRecord) failed(err error) {
 	}
 }
 
-// lossCause returns why a session with this error ended early; "" if it did not.
+// lossCause returns why a session with this error ended early, or "" if it did not.
 func lossCause(err error) Cause {
 	var lost *lock.LostError
 	switch {
@@ -187,7 +187,7 @@ func (b *book) status(stuckAfter time.Duration) Status {
 			s.Outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
 		}
 		if typ == "" {
-			continue // the list of types
+			continue // queries about all types
 		}
 		t := r.TypeStatus
 		t.Losses = maps.Clone(r.Losses)
@@ -222,7 +222,7 @@ func (b *book) restate(typ string) {
 	r.enter(state)
 }
 
-// record finds or makes the record of a type; b.mu is held.
+// record finds or creates the record of a type; b.mu is held.
 func (b *book) record(typ string) *typeRecord {
 	r := b.types[typ]
 	if r == nil {
@@ -256,7 +256,7 @@ func (b *book) noteRunning() (ended func()) {
 	return func() { set(false) }
 }
 
-// noteHeld records that the lock of a type was acquired, or released (nil).
+// noteHeld records that the lock of a type was acquired, or with nil that it was released.
 func (b *book) noteHeld(typ string, lease *lock.Lease) {
 	b.note(typ, func(r *typeRecord) {
 		r.Held, r.Token, r.beat, r.handling = false, 0, time.Now(), false
@@ -275,7 +275,7 @@ func (b *book) wants(typ string) {
 	}
 }
 
-// wantsNoMore returns since when the pool wanted the lock, and records that it does not any more.
+// wantsNoMore returns since when the pool has wanted the lock, and records that it no longer does.
 func (b *book) wantsNoMore(typ string) (since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,8 +284,8 @@ func (b *book) wantsNoMore(typ string) (since time.Time) {
 	return since
 }
 
-// noteAnswer records the answer of the queue to a question about a type, or about all types (""). A
-// question that was called off, because ctx has ended, says nothing about the server.
+// noteAnswer records the answer of the queue to a query about a type, or about all types (""). A query
+// that was cancelled, because ctx has ended, says nothing about the server.
 func (b *book) noteAnswer(ctx context.Context, typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,7 +301,7 @@ func (b *book) noteAnswer(ctx context.Context, typ string, err error) {
 	}
 }
 
-// noteAsking records that a question to the queue about a type is open.
+// noteAsking records that a query to the queue about a type is open.
 func (b *book) noteAsking(typ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -320,8 +320,8 @@ func (b *book) noteEnd(typ string, err error) {
 	})
 }
 
-// noteNothing records that this pool has nothing to do about a type, because it has no messages, or another
-// replica serves it: what has failed is not retried any more.
+// noteNothing records that this pool has nothing to do about a type, because the type has no messages or
+// another replica serves it: a failed operation is no longer retried.
 func (b *book) noteNothing(typ string) {
 	b.note(typ, func(r *typeRecord) {
 		r.failing = false
@@ -334,7 +334,7 @@ func (b *book) noteEvent(e Event) {
 	b.note(e.Type, func(r *typeRecord) {
 		switch e.Kind {
 		case Acquired:
-			r.Token = e.Token // it may have been raised
+			r.Token = e.Token // the token may have been raised
 			delete(b.refused, e.Type)
 		case Committed:
 			r.LastCommit = time.Now()
@@ -399,8 +399,8 @@ func (b *book) troubles() map[string]string {
 	return errs
 }
 
-// setRefused records that a type's file cannot be used, and why; nil means that it can again. The pool
-// retries a refused type now and then, because somebody may have repaired it.
+// setRefused records that a type cannot be served, and why; nil means that it can be served again. The
+// pool retries a refused type periodically, because an operator may have repaired it.
 func (b *book) setRefused(typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -412,8 +412,8 @@ func (b *book) setRefused(typ string, err error) {
 	b.restate(typ)
 }
 
-// allRefused returns the refusals if all types of the configuration are refused, else nil. A glob may
-// still match a new type, so with one there is always something left.
+// allRefused returns the refusals if all types of the configuration are refused, else nil. It returns nil
+// if there is a glob, which may still match a new type.
 func (b *book) allRefused(types []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -447,7 +447,7 @@ func (b *book) totals() Stats {
 	return b.stats
 }
 
-// add begins the record of a type.
+// add creates the record of a type.
 func (b *book) add(typ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -14,7 +14,7 @@ type Target interface{ validate() error }
 // required; the zero value of everything else means its default.
 type Files struct {
 	// Dir is the directory of the files, created if missing. It must be the same storage for every
-	// replica. For a store (Storage.FS) it is the address.
+	// replica. For a store (Storage.FS) Dir is its address.
 	Dir string
 
 	// Filter, if set, is called for every message before it goes to the file. If it returns an
@@ -29,7 +29,7 @@ type Files struct {
 
 	// MaxBytes is the size at which a file is sealed, after the batch that reached it, and its type
 	// continues in a new one, "orders@0002.fpl" and so on. Defaults to no bound; at least 1 MiB,
-	// because every file begins with what is known about the producers.
+	// because every file begins with the state of the producers.
 	MaxBytes int64
 
 	// DedupeWindow is how long the file remembers the idempotency keys of its messages
@@ -42,12 +42,12 @@ type Files struct {
 	Storage storage.Options
 }
 
-// Handling is the Target that hands the messages to your code; see [Handler] for the guarantees. The
+// Handling is the Target that passes the messages to your code; see [Handler] for the guarantees. The
 // field Handler is required.
 type Handling struct {
 	Handler Handler
-	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the
-	// outermost. They run for every attempt.
+	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first Middleware is the
+	// outermost. All run for every attempt.
 	Use []Middleware
 	// Timeout bounds one call of the Handler, by the end of its context. Defaults to no bound. A
 	// handler that ignores its context blocks its type until it returns.
@@ -76,7 +76,7 @@ func (h Handling) validate() error {
 	return nil
 }
 
-// handler is the Handler with its timeout and all middleware.
+// handler returns the Handler with its timeout and all middleware.
 func (h Handling) handler() Handler {
 	wrapped := withTimeout(h.Handler, h.Timeout)
 	for i := range h.Use {

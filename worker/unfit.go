@@ -14,10 +14,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Unfit things in the queue can be neither appended nor handled: messages that cannot be decoded or
+// Unfit entries of the queue can be neither appended nor handled: messages that cannot be decoded or
 // have no number, and foreign keys (queue.ForeignKeys). A pool never removes them, and no other
 // message waits for them longer than the gap timeout. An operator has to repair or remove them. Each
-// causes a warning and makes the type blocked; with Config.UntilEmpty they are also in Run's error.
+// causes a warning and blocks the type; with Config.UntilEmpty they are also in Run's error.
 //
 //	message: incomplete ──gap timeout──▶ a warning, blocked ──repaired──▶ appended
 //	foreign key: a warning, blocked ──removed──▶
@@ -26,16 +26,17 @@ const (
 	unfitTold    = 20               // entries of a type with a warning of their own; the others are counted
 	unfitMost    = 10_000           // entries of a type that are remembered
 	foreignEvery = 30 * time.Second // how often the foreign keys of a type without messages are listed …
-	foreignMost  = 1000             // … and at most how many
+	foreignMost  = 1000             // … and how many at most
 )
 
-// UnfitError means that something in the queue can be neither appended nor handled. It stays there
-// until somebody repairs or removes it. [Pool.Run] returns the error with Config.UntilEmpty.
+// UnfitError means that the queue has messages or foreign keys that can be neither appended nor handled.
+// They stay there until an operator repairs or removes them. [Pool.Run] returns the error with
+// Config.UntilEmpty.
 type UnfitError struct {
 	Type     string
 	Messages int    // how many messages cannot be decoded or have no number
 	Foreign  int    // how many foreign keys there are, see queue.ForeignKeys
-	Capped   bool   // there are more of either
+	Capped   bool   // there are more than Messages and Foreign say
 	First    string // the ID or key of one of them …
 	Why      string // … and what is wrong with it
 }
@@ -58,12 +59,12 @@ func (e *UnfitError) Error() string {
 
 const whyForeign = "its key holds no message ID"
 
-// unfit has the messages and keys of a type that cannot be appended, as far as they were seen. It
-// outlasts sessions, so that a warning is not repeated. Safe for concurrent use.
+// unfit has the messages and keys of a type that were seen and cannot be appended. It outlasts sessions,
+// so that a warning is not repeated. Safe for concurrent use.
 type unfit struct {
 	mu      sync.Mutex
 	entries map[unfitKey]*unfitEntry
-	sweep   uint64    // number of the present sweep over the queue
+	sweep   uint64    // number of the current sweep over the queue
 	told    int       // entries that had a warning of their own
 	counted int       // how many there were at the last warning with a count
 	capped  bool      // there are more than unfitMost
@@ -91,8 +92,8 @@ type unfitEntry struct {
 	told  bool
 }
 
-// begin begins a sweep, and forgets entries that the last two did not see. One sweep is not enough,
-// because a sweep may start again before it has reached the end.
+// begin begins a sweep, and forgets entries that the last two sweeps did not see. One sweep is not
+// enough, because a sweep may restart before it has reached the end.
 func (u *unfit) begin() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -121,8 +122,8 @@ func (u *unfit) drop(gone func(*unfitEntry) bool) {
 	u.counted = min(u.counted, len(u.entries))
 }
 
-// note records that k was seen. tell means that it should get a warning now. A foreign key does at
-// once, a message after timeout: it may still become complete.
+// note records that k was seen. tell means that k should get a warning now. A foreign key gets it at
+// once, a message after timeout, because it may still become complete.
 func (u *unfit) note(k unfitKey, why string, timeout time.Duration) (tell bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,7 +142,7 @@ func (u *unfit) note(k unfitKey, why string, timeout time.Duration) (tell bool) 
 	return (k.key != "" || time.Since(e.since) >= timeout) && u.overdue(e)
 }
 
-// overdue marks an entry as overdue, and reports whether it should get a warning; u.mu is held.
+// overdue marks an entry as overdue, and reports whether the entry should get a warning; u.mu is held.
 func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 	if tell = !e.late && u.told < unfitTold; tell {
 		e.told = true
@@ -152,7 +153,7 @@ func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 }
 
 // end ends a sweep: entries that it has not seen are gone. With leave, because the session ends, all
-// that are left are overdue; told are those that should get a warning.
+// remaining entries are overdue; told are those that should get a warning.
 func (u *unfit) end(leave bool) (told []unfitKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -180,7 +181,7 @@ func (u *unfit) error(typ string) (err *UnfitError, count bool) {
 		case err == nil:
 			err = &UnfitError{Type: typ, Capped: u.capped}
 			first = k
-		case cmp.Or(strings.Compare(k.key, first.key), k.id.Compare(first.id)) < 0: // messages, whose key is empty, come before foreign keys
+		case cmp.Or(strings.Compare(k.key, first.key), k.id.Compare(first.id)) < 0: // messages, whose key is empty, precede foreign keys
 			first = k
 		}
 		if k.key != "" {
@@ -218,14 +219,14 @@ func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
 }
 
-// strays remembers for which kinds of foreign documents in the queue a warning was logged. Safe for
+// strays records for which kinds of foreign documents in the queue a warning was logged. Safe for
 // concurrent use.
 type strays struct {
 	mu   sync.Mutex
 	told map[string]bool
 }
 
-// warn logs a warning for documents that the queue passes over, once for each kind.
+// warn logs a warning for documents that the queue skips, once for each kind.
 func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 	for _, s := range found {
 		t.mu.Lock()
@@ -242,7 +243,7 @@ func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 	}
 }
 
-// unfitOf finds or makes the unfit of a type.
+// unfitOf finds or creates the unfit of a type.
 func (b *book) unfitOf(typ string) *unfit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,7 +285,7 @@ func (b *book) leftBehind() error {
 	defer b.mu.Unlock()
 	var errs []error
 	for _, r := range b.types {
-		if r.unfit != nil { // rule: who drains is not told that all is done while something is left in the queue
+		if r.unfit != nil { // rule: draining does not succeed while anything is left in the queue
 			errs = append(errs, r.unfit)
 		}
 	}

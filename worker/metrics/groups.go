@@ -12,9 +12,9 @@ import (
 
 // Which types have series of their own, and how the others are combined under Other.
 //
-// A Prometheus counter must never fall, and must rise by exactly what was counted. So groups adds up
-// increases, scrape by scrape, and never totals: what a type has counted since the last scrape goes to
-// the group that it is in, and stays there when the type moves.
+// A Prometheus counter must never fall, and must rise by exactly the number of events counted. So groups
+// adds up increases, scrape by scrape, and never totals: the increase of a type since the last scrape
+// goes to the group that the type is in, and stays there when the type moves.
 
 const (
 	// Other is the label of the types that have no series of their own. It is not a valid name of a
@@ -27,9 +27,9 @@ const (
 	// AllTypes, as the argument of MaxTypes, gives every type series of its own.
 	AllTypes = math.MaxInt
 
-	questions = 500 // bound of the types that one scrape asks the server about
+	questions = 500 // how many types one scrape queries the server about, at most
 
-	// When one type takes the place of another. Each change makes new series in Prometheus, which
+	// When one type takes the place of another. Each change creates new series in Prometheus, which
 	// also keeps the old ones. So places change rarely, and only for much more traffic.
 	compareEvery = 10 * time.Minute
 	changed      = 10 // within compareEvery at most a tenth of the places changes
@@ -43,11 +43,11 @@ type counts []uint64
 // groups divides the types into those with series of their own and Other. Metrics.mu guards it.
 type groups struct {
 	most     int
-	own      map[string]counts // by type with series of its own: the part of its counters that Other has
+	own      map[string]counts // by type with series of its own: the part of its counters that was counted in Other
 	tallies  map[string]*tally // by served type
 	previous map[string]counts // by type with series of its own, during take: its counters at the last scrape
 	other    counts            // of Other, including types that have left it
-	used     bool              // Other has had a type
+	used     bool              // a type has been in Other
 	compared time.Time         // when places were last compared
 	changes  int               // places that may still change before the next comparison
 }
@@ -105,7 +105,7 @@ func (t *typeCounts) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// label is the type itself if it has series of its own, otherwise Other.
+// label returns the type itself if it has series of its own, otherwise Other.
 func (g *groups) label(typ string) string {
 	if _, ok := g.own[typ]; ok {
 		return typ
@@ -113,8 +113,8 @@ func (g *groups) label(typ string) string {
 	return Other
 }
 
-// mayName reports whether a type that becomes active gets series of its own at once. One that was counted
-// in Other has to wait for the next scrape: what it counted until then belongs to Other.
+// mayName reports whether a type that becomes active gets series of its own at once. A type that was
+// counted in Other has to wait for the next scrape: its counts until then belong to Other.
 func (g *groups) mayName(typ string) bool {
 	return len(g.own) < g.most && g.tallies[typ] == nil && g.own[typ] == nil
 }
@@ -132,7 +132,7 @@ func (g *groups) firstCome(typ string) string {
 func (g *groups) take(types []worker.TypeStatus, now time.Time) []typeCounts {
 	g.keepOnly(types)
 	g.previous = map[string]counts{}
-	var waiting []string // types in Other that do something
+	var waiting []string // active types in Other
 	for i := range types {
 		s := &types[i]
 		active := g.count(s, len(types) <= g.most)
@@ -155,7 +155,7 @@ func (g *groups) take(types []worker.TypeStatus, now time.Time) []typeCounts {
 	return told
 }
 
-// keepOnly forgets the types that are not served any more.
+// keepOnly forgets the types that are no longer served.
 func (g *groups) keepOnly(types []worker.TypeStatus) {
 	served := make(map[string]bool, len(types))
 	for i := range types {
@@ -173,9 +173,8 @@ func (g *groups) keepOnly(types []worker.TypeStatus) {
 	}
 }
 
-// count adds what a type has counted since the last scrape to its group, and reports whether the type is
-// active. If there is room for all types, each gets series of its own, with everything that it has
-// counted.
+// count adds the counts of a type since the last scrape to its group, and reports whether the type is
+// active. If there is room for all types, each gets series of its own, with all of its counts.
 func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
 	now, messages := countsOf(s), s.Appended+s.Handled+s.Dead
 	t := g.tallies[s.Type]
@@ -188,7 +187,7 @@ func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
 		g.tallies[s.Type] = t
 	}
 	if g.label(s.Type) == Other {
-		// rule: Other grows by what its types have counted since the last scrape, and never by a total
+		// rule: Other grows by the increases of its types since the last scrape, and never by a total
 		g.other.add(now, t.counts)
 		g.used = true
 	} else {
@@ -201,7 +200,7 @@ func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
 // change moves types out of Other: active ones into free places, and those that need attention or have
 // far more traffic into the places of other types.
 func (g *groups) change(waiting []string, now time.Time) {
-	first := func(a, b string) int { // those that need attention, then the busiest
+	first := func(a, b string) int { // types that need attention, then the busiest
 		x, y := g.tallies[a], g.tallies[b]
 		return cmp.Or(compareBools(y.blocked, x.blocked), cmp.Compare(y.busy(), x.busy()), cmp.Compare(a, b))
 	}
@@ -226,7 +225,7 @@ func (g *groups) change(waiting []string, now time.Time) {
 
 // name moves a type from Other to series of its own.
 func (g *groups) name(typ string) {
-	// rule: what Other has counted of a type stays there, and the type's own counters begin at 0
+	// rule: the counts of a type in Other stay there, and the type's own counters begin at 0
 	g.own[typ] = g.tallies[typ].counts
 	g.previous[typ] = g.tallies[typ].counts
 }
@@ -237,7 +236,7 @@ func (g *groups) replace(waiting []string, first func(a, b string) int, comparin
 	if len(waiting) == 0 || !comparing && !g.tallies[waiting[0]].blocked {
 		return
 	}
-	var last []string // that have series of their own, the least important ones first
+	var last []string // types that have series of their own, the least important ones first
 	for typ := range g.own {
 		last = append(last, typ)
 	}
@@ -247,12 +246,12 @@ func (g *groups) replace(waiting []string, first func(a, b string) int, comparin
 		if out.blocked || !in.blocked && (!comparing || in.busy() < busier*(out.busy()+atLeast)) {
 			break
 		}
-		// rule: what a type has counted since its own series were last told goes to Other
+		// rule: the increase of a type since its own series were last reported goes to Other
 		g.other.add(out.counts, g.previous[last[i]])
 		g.used = true
 		delete(g.own, last[i])
 		g.name(waiting[i])
-		g.changes-- // rule: few places change, as each change makes series that Prometheus keeps
+		g.changes-- // rule: few places change, as each change creates series that Prometheus keeps
 	}
 }
 

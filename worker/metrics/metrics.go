@@ -8,8 +8,8 @@
 //	registry.MustRegister(m)
 //
 // You provide the registry and serve it (promhttp.HandlerFor). All names begin with fencepost_;
-// docs/metrics.md lists them. The only label is type, and cause for lost sessions. When the pool does
-// not serve a type any more, its series end.
+// docs/metrics.md lists them. The only label is type, and cause for lost sessions. When the pool no
+// longer serves a type, the type's series end.
 //
 // # Many types
 //
@@ -17,18 +17,18 @@
 // are added up under type="_other", which is not a valid name of a type. While there are no more types
 // than that, there is no "_other". Otherwise types with traffic come first. A type that needs attention
 // or has far more traffic can take the place of another, but only a tenth of the places changes within
-// 10 minutes. No counter jumps or falls when a type changes its group: "_other" keeps what it has
-// counted of the type, and the type's own counters begin at 0.
+// 10 minutes. No counter jumps or falls when a type changes its group: "_other" keeps the counts that it
+// has of the type, and the type's own counters begin at 0.
 //
 // A type with series of its own takes about 10 KiB, any other one 250 bytes.
 //
 // # What a scrape costs
 //
-// A scrape asks the server for the backlog of at most 500 types, at most once in 5 s, with a few
+// A scrape queries the server for the backlog of at most 500 types, at most once in 5 s, with a few
 // requests at a time, and waits at most one second for the answers. Everything else comes from memory.
-// If there are more types, the next scrapes ask about the others in turn. An unknown value is absent,
-// not 0: backlog and age while the server is unreachable, those of "_other" until all of its types
-// were asked about, and token and index of a type that is not held.
+// If there are more types, the next scrapes query the others in turn. An unknown value is absent, not
+// 0: backlog and age while the server is unreachable, those of "_other" until all of its types have
+// been queried, and token and index of a type that is not held.
 package metrics
 
 import (
@@ -68,7 +68,7 @@ var steps = map[worker.Step]struct {
 type Metrics struct {
 	vecs map[worker.Step]*prometheus.HistogramVec // by step, and 0 for the batch size
 
-	counting sync.Mutex // one scrape counts at a time, so that a later one never reports less
+	counting sync.Mutex // one scrape counts at a time, so that a later scrape never reports less
 
 	mu     sync.RWMutex
 	groups groups
@@ -109,8 +109,8 @@ func New(options ...Option) *Metrics {
 	return m
 }
 
-// Attach sets the pool to report about, and the configuration that it was made with. Before, there are
-// no samples.
+// Attach sets the pool to report about, and the configuration that it was created with. Without a pool
+// there are no samples.
 func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (m *Metrics) Close() {
 	}
 }
 
-// Backlog returns the backlog of types as a scrape sees it, without those that are not known. Like a
-// scrape it asks about at most 500 types.
+// Backlog returns the backlog of types as a scrape sees it; types whose backlog is unknown are absent.
+// Like a scrape it queries at most 500 types.
 func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlog.Sample {
 	m.mu.RLock()
 	depths := m.depths
@@ -172,7 +172,7 @@ func (m *Metrics) histogram(typ string, step worker.Step) prometheus.Observer {
 	return m.makeHistogram(series{m.groups.label(typ), step}) // its group may have changed
 }
 
-// makeHistogram finds or makes a histogram; m.mu is held.
+// makeHistogram finds or creates a histogram; m.mu is held.
 func (m *Metrics) makeHistogram(s series) prometheus.Observer {
 	if m.seen[s] == nil {
 		m.seen[s] = m.vecs[s.step].WithLabelValues(s.typ)
@@ -288,8 +288,8 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It returns within about a second, even if the server does
-// not answer.
+// Collect implements prometheus.Collector. It returns within about a second, even if the server is
+// unresponsive.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.RLock()
 	pool, locker, depths := m.pool, m.locker, m.depths
@@ -313,8 +313,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.collectBacklog(ch, depths, status.Types, others)
 }
 
-// count processes what the pool has counted. It returns the counters to report, and the types that
-// belong to Other.
+// count processes the counters of the pool. It returns the counters to report, and the types that belong
+// to Other.
 func (m *Metrics) count(pool *worker.Pool) (status worker.Status, told []typeCounts, others map[string]bool) {
 	m.counting.Lock()
 	defer m.counting.Unlock()
@@ -356,7 +356,7 @@ func (m *Metrics) collectStates(ch chan<- prometheus.Metric, types []worker.Type
 	}
 }
 
-// collectBacklog asks the server, and reports the answers that come in time.
+// collectBacklog queries the server, and reports the answers that arrive in time.
 func (m *Metrics) collectBacklog(ch chan<- prometheus.Metric, depths *backlog.Sampler, types []worker.TypeStatus, others map[string]bool) {
 	var first, rest []string
 	paused := map[string]bool{}
@@ -385,7 +385,7 @@ func (m *Metrics) collectBacklog(ch chan<- prometheus.Metric, depths *backlog.Sa
 			oldest = max(oldest, sample.Age)
 		}
 	}
-	// rule: a sum of some of the types is not told as one of all.
+	// rule: a sum over some of the types is not reported as one over all.
 	if complete && len(rest) > 0 {
 		tell(Other, oldest, pending)
 	}

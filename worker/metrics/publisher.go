@@ -21,8 +21,8 @@ var publisherSamples = []struct {
 
 type publisher struct{ stats func() queue.PublisherStats }
 
-// Publisher returns a collector of a publisher's statistics, which have no labels: pass its Stats
-// method.
+// Publisher returns a collector of a publisher's statistics, which have no labels. Pass the publisher's
+// Stats method.
 //
 //	registry.MustRegister(metrics.Publisher(p.Stats))
 func Publisher(stats func() queue.PublisherStats) prometheus.Collector { return publisher{stats} }

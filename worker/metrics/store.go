@@ -16,10 +16,10 @@ type Store struct {
 	seconds  *prometheus.HistogramVec
 }
 
-// storeTimes are the buckets of a request's duration, seconds.
+// storeTimes are the buckets of a request's duration, in seconds.
 var storeTimes = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
-// NewStore returns a Store that has seen no request.
+// NewStore returns a Store without any requests.
 func NewStore() *Store {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

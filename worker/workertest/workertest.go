@@ -5,11 +5,11 @@
 //	PlaceOrder(ctx, b.Queue, "a chair")                          // your code publishes …
 //	workertest.RequirePublished(t, b.Queue, "orders", "a chair") // … what it should
 //
-//	stats := workertest.Drain(t, b, worker.Config{To: worker.Handling{Handler: ship}}) // your handler gets all there is
-//	workertest.RequireDead(t, b.Queue, "orders")                  // and could handle it
+//	stats := workertest.Drain(t, b, worker.Config{To: worker.Handling{Handler: ship}}) // your handler gets all messages …
+//	workertest.RequireDead(t, b.Queue, "orders")                  // … and could handle them
 //
-// [Backend] is in memory, [SQLite] on disk. [Publish], [Drain] and the Require functions work on every backend, also one that
-// fencepost.Open returns. With a [Lease] you can call a handler directly.
+// [Backend] is in memory, [SQLite] on disk. [Publish], [Drain] and the Require functions work on every backend, including those
+// that fencepost.Open returns. With a [Lease] you can call a handler directly.
 package workertest
 
 import (
@@ -48,8 +48,8 @@ func Backend(t testing.TB) *fencepost.Backend {
 	return b
 }
 
-// SQLite returns the embedded backend on a temporary database of its own: what a program gets without a server, with real files,
-// transactions and timing. It does not work in a bubble of testing/synctest.
+// SQLite returns the embedded backend on a temporary database of its own: the backend of a program without a server, with real
+// files, transactions and timing. It does not work in a bubble of testing/synctest.
 func SQLite(t testing.TB) *fencepost.Backend {
 	t.Helper()
 	b, err := fencepost.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "fencepost.db"))
