@@ -76,7 +76,7 @@ func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
 	e := s.writer().Entry() // its durable index covers the records of these messages or, for copies, of their originals
 	ok, err := s.pool.cfg.Queue.AckFile(ctx, s.typ, queueFile(e), ids)
 	if err == nil && !ok {
-		err = fmt.Errorf("%w: the registry of files does not name %s, file %s, with epoch %d any more; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
+		err = fmt.Errorf("%w: the registry of files no longer names %s, file %s, with epoch %d; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
 	}
 	if err == nil {
 		s.registered.Store(&e)

@@ -55,7 +55,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 			return err
 		}
 		s.giveMemory()
-		// rule: buried before they are acknowledged, and behind their skip entries.
+		// rule: buried before they are acknowledged, and after their skip entries are durable.
 		if err := s.buryRefused(ctx); err != nil {
 			return err
 		}

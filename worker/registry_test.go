@@ -183,7 +183,7 @@ func TestFileThatIsNoLongerRegisteredEndsTheSession(t *testing.T) {
 				}
 				r.publish(typ, 10)
 				time.Sleep(time.Minute)
-				if n := p.Stats().Lost; n != 1 || !strings.Contains(r.log.String(), "the registry of files does not name") {
+				if n := p.Stats().Lost; n != 1 || !strings.Contains(r.log.String(), "the registry of files no longer names") {
 					t.Errorf("%d sessions were fenced, want 1", n)
 				}
 				if err := p.end(); !errors.Is(err, storage.ErrIntegrity) {

@@ -53,7 +53,7 @@ func (e *UnfitError) Error() string {
 	if e.Capped {
 		what = "at least " + what
 	}
-	return fmt.Sprintf("type %s: %s; they stay in the queue until somebody repairs or removes them; one is %s: %s",
+	return fmt.Sprintf("type %s: %s; they stay in the queue until an operator repairs or removes them; one is %s: %s",
 		e.Type, what, e.First, e.Why)
 }
 
@@ -216,7 +216,7 @@ func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 		log.Warn().Str("key", k.key).Msg("a foreign key is among the messages: " + why + "; it is not a message, and stays where it is")
 		return
 	}
-	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
+	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until an operator repairs or removes it")
 }
 
 // strays records for which kinds of foreign documents in the queue a warning was logged. Safe for
