@@ -17,7 +17,7 @@ func auditRecord(a *Audit, kind storage.Kind, producer, n uint64) error {
 	return a.Record(storage.Record{Kind: kind, ID: id[:], Index: n})
 }
 
-// predecessor is the state that a file leaves which holds 1 to 3 and 6 of producer 1, and 1 to 9 of producer 2.
+// predecessor is the state after a file with messages 1 to 3 and 6 of producer 1, and 1 to 9 of producer 2.
 func predecessor(t *testing.T) []byte {
 	t.Helper()
 	l := ledger.New(ledger.Options{})
@@ -70,11 +70,11 @@ func TestAuditAcrossGenerations(t *testing.T) {
 	}
 	var a Audit
 	if err := a.Restore([]byte{99}); err == nil {
-		t.Error("an unknown state was taken in")
+		t.Error("an unknown state was accepted")
 	}
 }
 
-// Records that a repair gave up may have been anybody's: a hole behind them is nobody's fault, a hole later is.
+// Records that a repair gave up may have been of any producer: a hole after them is no violation, a later hole is.
 func TestAuditBehindLostRecords(t *testing.T) {
 	var a Audit
 	for _, err := range []error{
@@ -117,7 +117,7 @@ func TestAuditOfManyGaps(t *testing.T) {
 		record(n)
 	}
 	if got := a.Producers()[0].Ranges; !slices.Equal(got, []Range{{1, most}}) || a.ranges != 1 {
-		t.Errorf("all are there: %d ranges, counted as %d; the first is %v", len(got), a.ranges, got[0])
+		t.Errorf("with all numbers: %d ranges, counted as %d; the first is %v", len(got), a.ranges, got[0])
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// offClock is a queue whose clock is off, as one that was read in a bad second.
+// offClock is a queue whose clock is off, as if it was read at a bad moment.
 type offClock struct {
 	queue.Queue
 	by *atomic.Int64
@@ -21,7 +21,7 @@ func (q offClock) Now(ctx context.Context) (time.Time, error) {
 	return t.Add(time.Duration(q.by.Load())), err
 }
 
-// A producer whose outcomes are unclear goes on after two workers have drained its messages, of which one took today for the day after tomorrow.
+// A producer whose outcomes are unclear continues after two workers, one with a clock two days ahead, have drained its messages.
 func TestClockThatJumpsForgetsNobody(t *testing.T) {
 	for _, off := range []time.Duration{48 * time.Hour, -48 * time.Hour} {
 		onRig(t, func(t *testing.T, r *rig) {
@@ -46,7 +46,7 @@ func TestClockThatJumpsForgetsNobody(t *testing.T) {
 			began := time.Now()
 			drain()
 			if took := time.Since(began); took > DefaultGapTimeout/2 {
-				t.Errorf("clock off by %v: draining took %v, as if something were missing", off, took)
+				t.Errorf("clock off by %v: draining took %v, as if a message were missing", off, took)
 			}
 			if got, _ := r.inFile(); !slices.Equal(got, []string{"1/1", "1/2", "1/3", "5/1", "2/1", "3/1", "1/4"}) {
 				t.Errorf("clock off by %v: the file holds %q", off, got)
@@ -55,7 +55,7 @@ func TestClockThatJumpsForgetsNobody(t *testing.T) {
 	}
 }
 
-// A clock before 1970, which IDs and states do not reach.
+// A clock before 1970, which IDs and states cannot represent.
 func TestClockBefore1970(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var by atomic.Int64

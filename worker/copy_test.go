@@ -54,7 +54,7 @@ func inThe(s slots.Store) func(*Config) {
 	}
 }
 
-// TestCopy: a type goes on where its files were copied to, and nowhere else; and comes back.
+// TestCopy: a type continues where its files were copied to, and nowhere else, and can be copied back.
 func TestCopy(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		mem := slotstest.NewMem(300 << 10)
@@ -85,7 +85,7 @@ func TestCopy(t *testing.T) {
 		if got := inStore(t, mem, typ); !slices.Equal(got, r.sent[typ]) {
 			t.Fatalf("the store holds %d messages, %d were published", len(got), len(r.sent[typ]))
 		}
-		// Back again, where the older files still are.
+		// Copy back, to where the older files still are.
 		rep, err = r.copy(inThe(mem), CopyOptions{FS: r.disk, Dir: dir})
 		if err != nil || rep.Copied == 0 || rep.Copied == rep.Files {
 			t.Fatalf("back: %+v, %v", rep, err)
@@ -97,7 +97,7 @@ func TestCopy(t *testing.T) {
 	})
 }
 
-// TestCopyOfDamage: a type of which not every message can be read stays where it is.
+// TestCopyOfDamage: a type with unreadable messages stays where it is.
 func TestCopyOfDamage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publishLarge(120)
@@ -116,13 +116,13 @@ func TestCopyOfDamage(t *testing.T) {
 		}
 		r.publishLarge(10)
 		if err := r.drain(small); err != nil {
-			t.Errorf("workers do not go on: %v", err)
+			t.Errorf("workers do not continue: %v", err)
 		}
 	})
 }
 
-// TestCopyStopsAtEveryRequest: whichever request to the new place is the last one that does anything, before or after it was answered, workers go
-// on in the place that the registry names, and a second attempt ends what the first one began.
+// TestCopyStopsAtEveryRequest: whichever request to the new place is the last to take effect, before or after it was answered, workers continue
+// in the place that the registry names, and a second attempt completes the first.
 func TestCopyStopsAtEveryRequest(t *testing.T) {
 	step, conflicts := 2, 0
 	if testing.Short() {
@@ -131,7 +131,7 @@ func TestCopyStopsAtEveryRequest(t *testing.T) {
 	for n := 0; ; n += step {
 		over := true
 		for _, applied := range []bool{false, true} {
-			for _, resume := range []bool{false, true} { // workers go on before the second attempt
+			for _, resume := range []bool{false, true} { // workers continue before the second attempt
 				onRig(t, func(t *testing.T, r *rig) {
 					mem := slotstest.NewMem(300 << 10)
 					tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
@@ -151,13 +151,13 @@ func TestCopyStopsAtEveryRequest(t *testing.T) {
 					r.publishLarge(5)
 					if resume && !moved {
 						if err := r.drain(small); err != nil {
-							t.Fatalf("request %d, applied %v: workers do not go on: %v", n, applied, err)
+							t.Fatalf("request %d, applied %v: workers do not continue: %v", n, applied, err)
 						}
 					}
 					_, err = r.copyTo(mem)
 					if conflict := (*storage.CopyConflict)(nil); resume && errors.As(err, &conflict) {
-						// The first attempt ended between making the successor and telling the registry of it. Workers have made it in
-						// the first place since.
+						// The first attempt ended between creating the successor and registering it. Workers have created it in the
+						// first place since.
 						conflicts++
 						if got := inPlace(t, r.disk, dir, typ); !slices.Equal(got, r.sent[typ]) {
 							t.Fatalf("request %d: the first place holds %d messages, %d were published", n, len(got), len(r.sent[typ]))
@@ -191,7 +191,7 @@ type elsewhere struct{ slots.Store }
 
 func (elsewhere) String() string { return "elsewhere:" }
 
-// TestCopyWhileWorkersStandStill: the type moves while replicas of the old place are paused at any point, and wake up after that.
+// TestCopyWhileWorkersStandStill: the type moves while replicas in the old place are paused at any point; they resume after the move.
 func TestCopyWhileWorkersStandStill(t *testing.T) {
 	seeds := uint64(20)
 	if testing.Short() {

@@ -57,7 +57,7 @@ func TestFilteredMessagesAreSkippedAndBuried(t *testing.T) {
 		if l := r.letters()[0]; l.Reason != "ends in 7" || l.Worker == "" {
 			t.Errorf("letter %+v", l)
 		}
-		// Nothing is buried twice, and the type goes on.
+		// Nothing is buried twice, and the type continues.
 		r.publish(typ, 10)
 		if err := r.drain(nil); err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestFilteredMessagesAreSkippedAndBuried(t *testing.T) {
 	})
 }
 
-// Crash row: between the skip entry and the dead letter. The next holder buries the message for the same reason, without a filter.
+// Crash row: between the skip entry and the dead letter. The next holder buries the message with the same reason, without a filter.
 func TestSkippedMessageIsBuriedByTheNextHolder(t *testing.T) { onRig(t, dieBeforeBurying) }
 
 func dieBeforeBurying(t *testing.T, r *rig) {
@@ -95,7 +95,7 @@ func dieBeforeBurying(t *testing.T, r *rig) {
 	}
 }
 
-// So it does when the file has reached its size limit with what it skipped: what the next holder knows of that is in a checkpoint.
+// The same when the skip entries filled the file to its size limit: the next holder knows them from a checkpoint only.
 func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		pad := strings.Repeat("x", 2000)
@@ -121,8 +121,8 @@ func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
 	})
 }
 
-// A database that is set back to before a message was put aside brings it back: it becomes a dead letter again, and not a copy of what is in
-// the file. It was skipped by this session, by an earlier one whose records are read, or by one before the last checkpoint.
+// Restoring a database to before a message was put aside brings the message back: it becomes a dead letter again, and does not count as a copy of
+// a record in the file. It was skipped by this session, by an earlier one whose records are read, or by one before the last checkpoint.
 func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
 	for name, between := range map[string]func(r *rig){
 		"the same session":    func(*rig) {},
@@ -183,7 +183,7 @@ func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
 	}
 }
 
-// Whatever the queue does, and with crashes, size limits and takeovers: every message is in the file or dead, in order.
+// With any faults of the queue, crashes, size limits and takeovers: every message is in the file or dead, in order.
 func TestRefusedMessagesUnderFaultsAreNotLost(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var calls atomic.Int64
@@ -215,7 +215,7 @@ func TestRefusedMessagesUnderFaultsAreNotLost(t *testing.T) {
 	})
 }
 
-// A foreign publisher may store what the file cannot take.
+// A foreign publisher may store messages that the file cannot take.
 func (r *rig) putTooLarge(producer, n uint64) {
 	r.t.Helper()
 	m := *message(producer, n)
@@ -247,7 +247,7 @@ func TestMessageThatTheFileCannotTake(t *testing.T) {
 	})
 }
 
-// The key of what the file cannot take is free for a message that is published again, in the same session and for the next one.
+// The key of a message that the file cannot take is free for a message that is published again, in the same session and in the next.
 func TestMessageThatTheFileCannotTakeDoesNotOccupyItsKey(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		onRig(t, func(t *testing.T, r *rig) {
@@ -274,7 +274,7 @@ func TestMessageThatTheFileCannotTakeDoesNotOccupyItsKey(t *testing.T) {
 	}
 }
 
-// Headers do not count in the limits of a fetch; the file's batches are smaller all the same.
+// Headers do not count toward the limits of a fetch; the file's batches are smaller nevertheless.
 func TestBatchThatIsTooLargeByItsHeaders(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		headers := map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1)}

@@ -33,7 +33,7 @@ func (r *rig) insert(msgs ...queue.Message) {
 
 const pad = "pad "
 
-// rotate makes the type's file go on in a new one, once.
+// rotate makes the type continue in a new file, once.
 func (r *rig) rotate() {
 	r.t.Helper()
 	r.insert(queue.Message{Type: typ, ID: queue.NewID(epoch, 99, 1), Payload: []byte(pad + strings.Repeat("x", 1<<20))})
@@ -44,7 +44,7 @@ func (r *rig) rotate() {
 	}
 }
 
-// messages returns the payloads of the messages in the type's files, without those of rotate.
+// messages returns the payloads of the messages in the type's files, except those of rotate.
 func (r *rig) messages() (got []string) {
 	r.t.Helper()
 	for _, payload := range r.chain(typ) {
@@ -62,8 +62,8 @@ func (r *rig) mustDrain(change func(*Config)) {
 	}
 }
 
-// A database that was set back gives a number a second time. The second message is no copy of the first: it becomes a dead letter, and the rest
-// goes on, whether the same session has appended the first one or an earlier one, from records or from a checkpoint.
+// A restored database issues a number a second time. The second message is no copy of the first: it becomes a dead letter, and the others are
+// appended, whether the first one was appended by the same session or by an earlier one, and is known from records or from a checkpoint.
 func TestReusedNumberIsPutAsideAndNeverTakenForACopy(t *testing.T) {
 	for name, between := range map[string]func(r *rig){
 		"the same session":  func(*rig) {},
@@ -100,7 +100,7 @@ func TestReusedNumberIsPutAsideAndNeverTakenForACopy(t *testing.T) {
 	}
 }
 
-// reuseNumber publishes, behind what the file has, a message whose number is in use and one more, while no dead letter can be stored.
+// reuseNumber publishes, after the messages in the file, one whose number is in use and one more, while no dead letter can be stored.
 func (r *rig) reuseNumber(fault queuetest.Kind) {
 	r.insert(promoted(7, 1, time.Hour, 1, 1))
 	r.mustDrain(nil)
@@ -113,8 +113,8 @@ func (r *rig) reuseNumber(fault queuetest.Kind) {
 	})
 }
 
-// The letter is stored before the message is removed, also when the queue fails; and before the next message of the same moment is in the file, whose
-// time would make the first one look like a copy.
+// The letter is stored before the message is removed, even when the queue fails, and before the next message with the same time is in the file:
+// its time would make the first one look like a copy.
 func TestReusedNumberSurvivesFaults(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.reuseNumber(queuetest.Hang)
@@ -136,7 +136,7 @@ func TestReusedNumberSurvivesFaults(t *testing.T) {
 	})
 }
 
-// A handler has no file, but what its session knows it does not hand over twice, nor lose.
+// A handler has no file, but its session neither loses the messages it knows nor hands them over twice.
 func TestReusedNumberInAHandlersSession(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var got record
@@ -155,7 +155,7 @@ func TestReusedNumberInAHandlersSession(t *testing.T) {
 	})
 }
 
-// A database that was set back promotes again what it had promoted since, under the same numbers or others: the file has it already.
+// A restored database promotes messages again that it had promoted since the backup, under the same or other numbers: the file already has them.
 func TestDelayedMessageThatIsPromotedAgainIsACopy(t *testing.T) {
 	for name, again := range map[string]queue.Message{
 		"under the number it had":      promoted(7, 2, 3*time.Hour, 1, 2),
@@ -189,7 +189,7 @@ func TestDelayedMessageThatIsPromotedAgainIsACopy(t *testing.T) {
 	}
 }
 
-// A message that was put aside is not in the file, so the delayed message counts as new when it comes again.
+// A message that was put aside is not in the file, so the delayed message counts as new when it arrives again.
 func TestDelayedMessageThatWasPutAsideIsNotInTheFile(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.insert(promoted(7, 1, time.Hour, 1, 17))

@@ -14,10 +14,10 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// options are good enough for an example: a container's own file system is accepted. The zero value is for production.
+// options suit an example: they accept a container's own file system. In production use the zero value.
 var options = storage.Options{AllowOverlay: true}
 
-// payloads returns what is in the file of orders.
+// payloads returns the records in the file of orders.
 func payloads(dir string) (all []string) {
 	path := filepath.Join(dir, storage.FileName("orders"))
 	_, err := storage.Verify(context.Background(), path, storage.VerifyOptions{Visit: func(r storage.Record) error {
@@ -45,7 +45,7 @@ func run(ctx context.Context, cfg worker.Config) *worker.Pool {
 	return pool
 }
 
-// Drain types into a file each until nothing is pending, as a batch job does.
+// Drain each type into its own file until nothing is pending, as a batch job does.
 func ExampleNew() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
@@ -65,7 +65,7 @@ func ExampleNew() {
 	// Output: 2 appended: [message: chair message: table]
 }
 
-// Serve types until a signal or, here, a message comes. Stop finishes what was fetched and gives the types back.
+// Serve types until a signal or, here, a message arrives. Stop finishes the fetched messages and releases the types.
 func ExamplePool_Stop() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
@@ -86,7 +86,7 @@ func ExamplePool_Stop() {
 	// Output: ended: <nil>
 }
 
-// Hear what happens to the types. The pool never waits for this channel.
+// Receive the events of the types. The pool never waits for this channel.
 func ExamplePool_Subscribe() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
@@ -123,7 +123,7 @@ func ExamplePool_Status() {
 	// Output: orders waiting 2 orders.fpl last error: true
 }
 
-// Keep what must not get into the file out of it. A skip entry with the reason stands in its place, and the message is a dead letter.
+// Keep unwanted messages out of the file. A skip entry with the reason takes the message's place, and the message becomes a dead letter.
 func ExampleConfig_filter() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
@@ -141,8 +141,8 @@ func ExampleConfig_filter() {
 	// Output: message: chair, skipped: markup, message: table dead: 1
 }
 
-// Messages that are published twice, by a client that repeats its request, have the same idempotency key: the file gets one of them,
-// and a skip entry in the place of the other.
+// A message that is published twice, by a client that repeats its request, has the same idempotency key both times: the file gets the
+// message once, and a skip entry in place of the copy.
 func ExampleConfig_idempotencyKey() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
@@ -167,7 +167,7 @@ func ExampleConfig_idempotencyKey() {
 	// skipped: duplicate: a message with the idempotency key "request-17" was published before
 }
 
-// Compact a type while workers serve it: they stand by, and go on in the new file.
+// Compact a type while workers serve it: they stand by, then continue in the new file.
 func ExampleRewrite() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// open opens a database in a temporary directory that is gone at the end of the example.
+// open opens a database in a temporary directory that remove deletes.
 func open(ctx context.Context) (b *fencepost.Backend, dir string, remove func()) {
 	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
@@ -70,7 +70,7 @@ func drain(cfg worker.Config, payloads ...string) error {
 	return nil
 }
 
-// One message at a time.
+// Handle one message at a time.
 func ExampleEach() {
 	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
 		fmt.Println("ship", string(m.Payload))
@@ -84,7 +84,7 @@ func ExampleEach() {
 	// ship table
 }
 
-// A batch at a time, with the fencing token for a store that refuses smaller ones.
+// Handle a batch at a time. The store refuses fencing tokens smaller than the greatest it has seen.
 func ExampleHandlerFunc() {
 	var highest int64
 	store := map[queue.ID]string{}
@@ -105,7 +105,7 @@ func ExampleHandlerFunc() {
 	// Output: 3 orders
 }
 
-// Customers at the same time, the orders of each in order.
+// Handle customers concurrently, the orders of each customer in order.
 func ExampleKeyed() {
 	var mu sync.Mutex
 	orders := map[string][]string{}
@@ -123,7 +123,7 @@ func ExampleKeyed() {
 	// Output: [ann:chair ann:table] [bob:lamp]
 }
 
-// A message that cannot be handled is put aside, and those behind it go on.
+// A message that cannot be handled becomes a dead letter, and the messages after it continue.
 func ExamplePermanent() {
 	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
 		if len(m.Payload) == 0 {
@@ -156,7 +156,7 @@ func ExampleMiddleware() {
 	// Output: 2 messages of type orders handled, error: <nil>
 }
 
-// A message that fails is tried again, with growing pauses, and those behind it wait. After MaxAttempts it becomes a dead letter.
+// A message that fails is retried with growing pauses, and the messages after it wait. After MaxAttempts it becomes a dead letter.
 func ExampleOnError() {
 	attempts := map[string]int{}
 	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
@@ -168,7 +168,7 @@ func ExampleOnError() {
 		return nil
 	})
 	err := drain(worker.Config{
-		To: worker.Handling{Handler: ship}, OnError: worker.DeadLetter, MaxAttempts: 3, // worker.Block would try for ever
+		To: worker.Handling{Handler: ship}, OnError: worker.DeadLetter, MaxAttempts: 3, // worker.Block would retry indefinitely
 		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, // default to a second and a minute
 	}, "chair", "table", "lamp")
 	if err != nil {
@@ -180,7 +180,7 @@ func ExampleOnError() {
 	// dead: lamp: the shop does not answer
 }
 
-// A handler of batches says which messages have failed. Without that a batch that fails is divided until the message is found.
+// A handler of batches reports which messages failed. Otherwise a failed batch is divided until the failing message is found.
 func ExampleBatchError() {
 	insert := worker.HandlerFunc(func(_ context.Context, _ worker.Lease, msgs []queue.Message) error {
 		errs := make([]error, len(msgs))
@@ -217,7 +217,7 @@ func ExampleFencedAbove() {
 		greatest = lease.Token()
 		return nil
 	})
-	for _, token := range []int64{1, 2, 1} { // the first holder comes back late
+	for _, token := range []int64{1, 2, 1} { // the first holder resumes late
 		err := save.Handle(context.Background(), workertest.Lease{Type: "orders", Number: token}, make([]queue.Message, 1))
 		fmt.Println("token", token, "is fenced:", errors.Is(err, worker.ErrFenced))
 	}

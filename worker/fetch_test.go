@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// A message of a clock that is ahead delays nobody: not one that is appended, nor one that waits behind a gap.
+// A message from a clock that is ahead delays no other message, whether it is appended or held back by a gap.
 func TestMessageFromTheFutureDelaysNobody(t *testing.T) {
 	for _, ahead := range []time.Duration{59 * time.Second, 2 * time.Minute, 48 * time.Hour} {
 		for _, first := range []bool{true, false} {
@@ -69,7 +69,7 @@ func futureMessage(t *testing.T, r *rig, ahead time.Duration, first bool, n uint
 	p.stop()
 }
 
-// However far ahead the newest ID is, and what waits.
+// However far ahead the newest ID is, and whichever messages wait.
 func TestWalkGoesBackAndNeverForward(t *testing.T) {
 	here, ahead := message(1, 1).ID, queue.NewID(epoch.Add(48*time.Hour), 2, 2)
 	for _, what := range []string{"held", "long", "short"} {
@@ -89,7 +89,7 @@ func TestWalkGoesBackAndNeverForward(t *testing.T) {
 	}
 }
 
-// A session that is only there to drain does not end with its first fetch if something of that waits.
+// A session that only drains does not end with its first fetch if a message of it waits.
 func TestUntilEmptyReadsAgainWhatWaits(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1, 3)

@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// FuzzMark: the marks that sessions of a handler leave. One that nobody has written holds nothing up, and what is noted stays small.
+// FuzzMark: the marks that handler sessions store. A mark that no session wrote blocks nothing, and the stored mark stays small.
 func FuzzMark(f *testing.F) {
 	id := message(1, 1).ID
 	whole, err := json.Marshal(sessionMark{First: id, Starts: 2, Trying: id, Deaths: map[queue.ID]int{id: 1}})

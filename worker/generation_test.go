@@ -28,7 +28,7 @@ func (r *rig) generations(typ string) []string {
 	return paths
 }
 
-// chain checks every file of a type by itself, and returns the payloads of all of them.
+// chain checks each file of a type by itself, and returns the payloads of all of them.
 func (r *rig) chain(typ string) []string {
 	r.t.Helper()
 	var got []string
@@ -47,7 +47,7 @@ func (r *rig) chain(typ string) []string {
 		if rep.FirstIndex > uint64(len(got)) {
 			r.t.Fatalf("%s begins at %d, the files before it end at %d", path, rep.FirstIndex, len(got))
 		}
-		got = got[:rep.FirstIndex] // what was compacted is in both
+		got = got[:rep.FirstIndex] // compacted records are in both files
 		reader, err := storage.OpenReader(path, storage.ReaderOptions{FS: r.disk})
 		if err != nil {
 			r.t.Fatal(err)
@@ -71,7 +71,7 @@ func (r *rig) completeChain(typ string) {
 	}
 }
 
-// TestSizeLimit: files end at the size limit, copies of messages are refused across files, whoever holds the type, and each
+// TestSizeLimit: files end at the size limit, copies of messages are refused across files by every holder of the type, and each
 // file can be verified by itself.
 func TestSizeLimit(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
@@ -91,7 +91,7 @@ func TestSizeLimit(t *testing.T) {
 			time.Sleep(3 * time.Second)
 		}
 		second := r.start(limit)
-		first.cancel() // dies; what it has not acknowledged is delivered again
+		first.cancel() // dies; its unacknowledged messages are delivered again
 		<-first.done
 		r.publishSized(typ, 700, pad)
 		time.Sleep(time.Minute)
@@ -114,7 +114,7 @@ func (r *rig) publishSized(typ string, n int, pad string) {
 	r.publishWith(typ, n, func(i int) string { return fmt.Sprintf("%s %d %s", typ, before+i, pad) })
 }
 
-// TestRewrite: a file is compacted while replicas of its type stand by, and repaired when it is damaged; work goes on.
+// TestRewrite: a file is compacted while replicas of its type stand by, and repaired when it is damaged; work continues.
 func TestRewrite(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 3000)

@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// record is what a handler was given.
+// record has the messages that a handler received.
 type record struct {
 	mu  sync.Mutex
 	got []string
@@ -74,7 +74,7 @@ func TestHandlerGetsEveryMessageOnceInOrder(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var rec record
 		r.publish(typ, 5000)
-		for range 2 { // the second session begins in the middle of a producer
+		for range 2 { // the second session begins in the middle of a producer's sequence
 			p := r.start(handle(rec.handler(), func(c *Config) { c.UntilEmpty = true }))
 			if err := p.end(); err != nil {
 				t.Fatal(err)
@@ -97,7 +97,7 @@ func TestHandlerGetsEveryMessageOnceInOrder(t *testing.T) {
 	})
 }
 
-// The process dies between handling and acknowledgement: the messages are handled again, those acknowledged are not.
+// The process dies between handling and acknowledgement: unacknowledged messages are handled again, acknowledged ones are not.
 func TestHandledAndNotAcknowledgedIsHandledAgain(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
@@ -122,7 +122,7 @@ func TestHandledAndNotAcknowledgedIsHandledAgain(t *testing.T) {
 	})
 }
 
-// A process that dies in the handler has acknowledged nothing of what the handler had.
+// A process that dies in the handler has acknowledged none of the handler's messages.
 func TestCrashInTheHandlerLosesNothing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 50)
@@ -145,7 +145,7 @@ func TestCrashInTheHandlerLosesNothing(t *testing.T) {
 	})
 }
 
-// passedBy is a queue whose first Fetch passed the place of a producer's first messages before they were there.
+// passedBy is a queue whose first Fetch passed the place of a producer's first messages before they were stored.
 type passedBy struct {
 	queue.Queue
 	hide int
@@ -178,7 +178,7 @@ func TestFirstMessageOfAProducerWaitsForASecondLook(t *testing.T) {
 	})
 }
 
-// jumpedOver is a queue that passes the place of a producer's first messages, as passedBy does, and then is away for a while.
+// jumpedOver is a queue that passes the place of a producer's first messages, as passedBy does, and then is unreachable for a while.
 type jumpedOver struct {
 	passedBy
 	away time.Duration
@@ -197,7 +197,7 @@ func (q *jumpedOver) Fetch(ctx context.Context, typ string, after queue.ID, limi
 	return msgs, err
 }
 
-// A look from the start that fails is taken up where it failed: a walk that goes on near the end has not looked.
+// A sweep from the start that fails is resumed where it failed: a walk that continues near the end would not see the rest.
 func TestSecondLookThatFailsIsNoLook(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
@@ -220,8 +220,8 @@ func TestSecondLookThatFailsIsNoLook(t *testing.T) {
 	})
 }
 
-// A session leaves holes in the sequence of a producer (other keys, lost acknowledgements). The next one does not wait for what is
-// settled, and keeps the order.
+// A session leaves holes in the sequence of a producer (other keys, lost acknowledgements). The next one does not wait for settled
+// messages, and keeps the order.
 func TestHolesThatAnEarlierSessionLeft(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 200)
@@ -271,7 +271,7 @@ func shapes(f func(m queue.Message) error) map[string]Handler {
 	return map[string]Handler{"each": each, "batch": batch, "keyed each": Keyed(same, 4, each), "keyed batch": Keyed(same, 4, batch)}
 }
 
-// firsts returns what was handled, every message at its first time.
+// firsts returns the handled messages, each only at its first time.
 func firsts(got []string) (order []string) {
 	seen := map[string]bool{}
 	for _, p := range got {
@@ -283,7 +283,7 @@ func firsts(got []string) (order []string) {
 	return order
 }
 
-// A message that fails a few times holds those behind it back, and then they go on in order.
+// A message that fails a few times holds back the messages after it; then they are handled in order.
 func TestFailingMessageIsTriedAgainInPlace(t *testing.T) {
 	for name := range shapes(nil) {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestFailingMessageIsTriedAgainInPlace(t *testing.T) {
 	}
 }
 
-// Messages that fail for good are found in their batches and put aside; the others are handled, in order.
+// Messages that fail permanently are found in their batches and put aside; the others are handled, in order.
 func TestHopelessMessagesBecomeDeadLetters(t *testing.T) {
 	for name := range shapes(nil) {
 		t.Run(name, func(t *testing.T) {
@@ -424,7 +424,7 @@ func (r *rig) settledInOrder(handled []string) {
 	}
 }
 
-// Replicas stop, gracefully or not, and lose their locks at any moment: everything is handled all the same.
+// Replicas stop, gracefully or not, and lose their locks at any moment: every message is handled nevertheless.
 func TestStoppingAtAnyMomentLosesNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -471,7 +471,7 @@ func TestStoppingAtAnyMomentLosesNothing(t *testing.T) {
 	}
 }
 
-// A message that blocks its type does not hold up a stop, and is there for the next worker.
+// A message that blocks its type does not delay a stop, and is left for the next worker.
 func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
@@ -496,7 +496,7 @@ func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 	})
 }
 
-// A stop waits for the batch that is being handled. If that fails, it is not tried again, in parts neither.
+// A stop waits for the batch that is being handled. If it fails, it is not retried, not even in parts.
 func TestStopDividesNoBatch(t *testing.T) {
 	for name, wrap := range map[string]func(Handler) Handler{
 		"batch": func(h Handler) Handler { return h },
@@ -534,7 +534,7 @@ func TestStopDividesNoBatch(t *testing.T) {
 	}
 }
 
-// An error that a handler returns because its session is over is no failure of a message: nothing is logged, counted, or put aside.
+// An error that a handler returns because its session has ended is no failure of a message: nothing is logged, counted, or put aside.
 func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 5)
@@ -548,7 +548,7 @@ func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 		p.cancel()
 		<-p.done
 		if n, log := len(r.letters()), r.log.String(); n > 0 || strings.Contains(log, "a message failed") {
-			t.Errorf("%d dead letters; a message is accused of what the stop did", n)
+			t.Errorf("%d dead letters; a message is blamed for the stop", n)
 		}
 		if s := p.Status().of(t, typ); s.LastError != "" {
 			t.Errorf("the status says %q", s.LastError)
@@ -559,14 +559,14 @@ func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 	})
 }
 
-// deaf is a queue whose fetches go on when their context ends: a stop calls a fetch off, and the answer may come all the same.
+// deaf is a queue whose fetches continue when their context ends: a stop cancels a fetch, and the answer may still arrive.
 type deaf struct{ queue.Queue }
 
 func (d deaf) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	return d.Queue.Fetch(context.WithoutCancel(ctx), typ, after, limit)
 }
 
-// A worker is stopped whose handler blocks, while the fetch stage is about to read everything again.
+// A worker whose handler blocks is stopped while the fetch stage is about to reread everything.
 func TestWhatWasGivenUpAtAStopIsNotTakenForACopy(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
@@ -594,7 +594,7 @@ func TestHandlerLearnsOfALostLock(t *testing.T) {
 		p := r.start(handle(HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 			tokens = append(tokens, lease.Token())
 			if lease.Name() != typ || lease.Check(time.Second) != nil && len(tokens) == 1 {
-				t.Error("the lease is not that of the type")
+				t.Error("the lease is not the type's")
 			}
 			if len(tokens) > 1 {
 				return nil
@@ -695,7 +695,7 @@ func TestMiddlewareAndEvents(t *testing.T) {
 	})
 }
 
-// A middleware that rolls back wraps the error: then nothing of the batch counts as handled.
+// A middleware that rolls back wraps the error: then no message of the batch counts as handled.
 func TestWrappedBatchErrorPromisesNothing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
@@ -727,7 +727,7 @@ func TestWrappedBatchErrorPromisesNothing(t *testing.T) {
 	})
 }
 
-// Keyed keeps the order of each key, handles keys at the same time, no more than it may, and a failing key holds back no other.
+// Keyed keeps the order of each key, handles keys concurrently up to its bound, and a failing key holds back no other.
 func TestKeyed(t *testing.T) {
 	const keys, each, atOnce = 7, 40, 3
 	key := func(m queue.Message) string { k, _, _ := strings.Cut(string(m.Payload), "/"); return k }
@@ -742,7 +742,7 @@ func TestKeyed(t *testing.T) {
 					k := key(m)
 					mu.Lock()
 					if busy[k] {
-						t.Errorf("two messages of key %s at the same time", k)
+						t.Errorf("two messages of key %s were handled concurrently", k)
 					}
 					busy[k] = true
 					running++
@@ -770,7 +770,7 @@ func TestKeyed(t *testing.T) {
 					t.Fatal(err)
 				}
 				if most != atOnce || len(handled) != keys {
-					t.Errorf("%d messages at the same time, %d keys; want %d and %d", most, len(handled), atOnce, keys)
+					t.Errorf("%d messages handled concurrently, %d keys; want %d and %d", most, len(handled), atOnce, keys)
 				}
 				for k, got := range handled {
 					for i, p := range firsts(got) {
@@ -787,7 +787,7 @@ func TestKeyed(t *testing.T) {
 	}
 }
 
-// narrow blames exactly the first message that fails, and hands over nothing behind it.
+// narrow blames exactly the first message that fails, and hands over none after it.
 func TestNarrowFindsTheMessage(t *testing.T) {
 	for n := 1; n <= 33; n++ {
 		for bad := range n + 1 {
@@ -820,7 +820,7 @@ func TestNarrowFindsTheMessage(t *testing.T) {
 	}
 }
 
-// A handler whose destination has a later holder ends the session. It is asked once, and no message pays for it.
+// A handler whose destination has a later holder ends the session. It is called once, and no message counts as failed.
 func TestFencedHandlerBlamesNoMessage(t *testing.T) {
 	for name, fenced := range map[string]func(n int) error{
 		"batch":                    func(int) error { return fmt.Errorf("refused by the store: %w", ErrFenced) },
@@ -858,7 +858,7 @@ func TestFencedHandlerBlamesNoMessage(t *testing.T) {
 	}
 }
 
-// A destination that has seen a higher token than the restored lock grants gets one above it, in the same session.
+// A destination that has seen a higher token than the restored lock grants gets a token above it, in the same session.
 func TestTokenIsRaisedAboveTheDestinations(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
@@ -888,7 +888,7 @@ func TestTokenIsRaisedAboveTheDestinations(t *testing.T) {
 	})
 }
 
-// The pauses before a message is tried again are anything from nothing to a bound that doubles, up to RetryMax.
+// The pause before a message is retried is random between zero and a bound that doubles, up to RetryMax.
 func TestPausesGrowAndAreJittered(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		const attempts, lowest, highest = 60, time.Second, 10 * time.Second
@@ -917,14 +917,14 @@ func TestPausesGrowAndAreJittered(t *testing.T) {
 			}
 			bound = min(2*bound, highest)
 		}
-		// Of 55 pauses up to 10 s, that all are in the same half has a chance of 2^-54.
+		// The chance that all of 55 pauses up to 10 s are in the same half is 2^-54.
 		if len(tried) != attempts || short == 0 || long == 0 {
 			t.Errorf("%d attempts; of the pauses up to %v, %d are in the lower half and %d in the upper one", len(tried), highest, short, long)
 		}
 	})
 }
 
-// Messages handled before one that fails are acknowledged while that one is waited for.
+// Messages handled before a failing one are acknowledged while the failing one waits.
 func TestHandledMessagesDoNotWaitForTheAcknowledgementOfOthers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
@@ -936,7 +936,7 @@ func TestHandledMessagesDoNotWaitForTheAcknowledgementOfOthers(t *testing.T) {
 		})))
 		time.Sleep(time.Minute)
 		if n := r.pending(); n != 6 {
-			t.Errorf("%d messages are pending, want the one that fails and the 5 behind it", n)
+			t.Errorf("%d messages are pending, want the failing one and the 5 after it", n)
 		}
 		p.stop()
 	})

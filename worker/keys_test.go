@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// publishKeyed publishes a message for every key, as a producer of its own.
+// publishKeyed publishes a message for every key, each with a producer of its own.
 func (r *rig) publishKeyed(payload string, keys ...string) {
 	r.t.Helper()
 	p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
@@ -59,7 +59,7 @@ func TestOfMessagesWithOneKeyOneIsAppended(t *testing.T) {
 	})
 }
 
-// A backlog that waited for longer than the window is judged by when its messages were published.
+// A backlog that waited for longer than the window is judged by the times at which its messages were published.
 func TestKeysAreComparedByPublishTimes(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		window := func(c *Config) { c.UntilEmpty = true; inFiles(func(f *Files) { f.DedupeWindow = time.Hour })(c) }
@@ -84,7 +84,7 @@ func TestKeysAreComparedByPublishTimes(t *testing.T) {
 }
 
 // keysAcrossDeaths lets worker after worker die right after its appends, in files of 1 MiB, with messages that repeat the keys of
-// others. It returns the payloads that are in the files and the keys that were published.
+// others. It returns the payloads in the files and the published keys.
 func keysAcrossDeaths(r *rig) (got []string, keys int) {
 	pad := strings.Repeat("x", 4000)
 	keys = 300
@@ -97,7 +97,7 @@ func keysAcrossDeaths(r *rig) (got []string, keys int) {
 		}
 		r.publishKeyed(pad, batch...)
 		r.disturb(func(op queuetest.Op, n int) queuetest.Fault {
-			if op == queuetest.OpAck && n > round { // so that what it has appended is delivered again
+			if op == queuetest.OpAck && n > round { // so that the appended messages are delivered again
 				return queuetest.Fault{Kind: queuetest.Lost}
 			}
 			return queuetest.Fault{}
@@ -114,7 +114,7 @@ func keysAcrossDeaths(r *rig) (got []string, keys int) {
 		}
 	}
 	drain()
-	// How far the others came is by chance; by now all keys are behind checkpoints.
+	// How far the others got is random; by now all keys are in checkpoints.
 	var all []string
 	for k := range keys {
 		all = append(all, fmt.Sprint(k))
@@ -145,8 +145,8 @@ func TestKeysSurviveDeathsAndSizeLimits(t *testing.T) {
 	})
 }
 
-// A message that is not appended leaves its number in the file, or those behind it would wait for it: one worker sees the second message
-// with a key, and another one the message behind it.
+// A message that is not appended leaves its number in the file, or the messages after it would wait for it: one worker sees the second
+// message with a key, and another one the message after that.
 func TestSecondMessageLeavesNoGap(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
@@ -191,7 +191,7 @@ func TestDeadLetterDoesNotOccupyItsKey(t *testing.T) {
 	})
 }
 
-// Behind missing messages a skip entry says that they are missing, as a message would.
+// After missing messages a skip entry declares the gap, as a message would.
 func TestSkipEntryBehindAGapDeclaresIt(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publishKeyed("first", "k")
@@ -215,8 +215,8 @@ func TestSkipEntryBehindAGapDeclaresIt(t *testing.T) {
 	})
 }
 
-// Several publish the same thing within seconds, one by a clock that is an hour ahead: one message gets into the file, whoever comes first, and
-// whether they are drained by one worker or by one after the other.
+// Several publishers publish the same message within seconds, one by a clock that is an hour ahead: one message is appended, in whichever order
+// they publish, and whether one worker drains them or one worker after the other.
 func TestKeyOfAPublisherWhoseClockIsAhead(t *testing.T) {
 	for _, ahead := range []int{0, 2} { // which of the publishers
 		for _, each := range []bool{true, false} {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// costly is a store that is a round trip away, counts the values that are created, and wants a writer to wait for more.
+// costly is a store that is a round trip away, counts the created values, and recommends that a writer waits for more.
 type costly struct {
 	slots.Store
 	linger time.Duration
@@ -39,13 +39,13 @@ func (c *costly) created() int {
 	return c.creates
 }
 
-// keepsFiles makes a pool keep its files in c.
+// keepsFiles makes a pool store its files in c.
 func (c *costly) keepsFiles(cfg *Config) {
 	fsys := slots.New(context.Background(), slots.Observe(c, func(slots.Request) {}))
 	cfg.To = Files{Dir: fsys.Dir(), Storage: storage.Options{FS: fsys}}
 }
 
-// lags are how long messages were published before they became durable. All are of one publisher, and so in order.
+// lags measures the time from publishing to durability of messages, all of one publisher and so in order.
 type lags struct {
 	mu      sync.Mutex
 	sent    []time.Time
@@ -70,7 +70,7 @@ func (l *lags) worst() (most time.Duration, n int) {
 	return most, len(l.durable)
 }
 
-// A message every 10 ms makes as many requests as the store's linger allows, whatever the round trip is, and none waits for longer than that.
+// A message every 10 ms causes as many requests as the store's linger allows, whatever the round trip is, and none waits longer than that.
 func TestTrickleSharesRequests(t *testing.T) {
 	const span, every = 20 * time.Second, 10 * time.Millisecond
 	for _, tc := range []struct {
@@ -109,7 +109,7 @@ func TestTrickleSharesRequests(t *testing.T) {
 				if durable != len(l.sent) {
 					t.Errorf("%d of %d messages became durable", durable, len(l.sent))
 				}
-				// A round trip is longer than the shortest linger, and fetching takes no time here. A checkpoint may be among them.
+				// A round trip is longer than the shortest linger, and fetching takes no time here. A checkpoint may be among the creates.
 				most := int(span/max(tc.want, roundTrip)) + 2
 				if n > most || n < most/2 {
 					t.Errorf("%d creates in %v, want about %d", n, span, most)
@@ -122,7 +122,7 @@ func TestTrickleSharesRequests(t *testing.T) {
 	}
 }
 
-// waitFor waits for something, in virtual time.
+// waitFor waits for a condition, in virtual time.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 6000 {
@@ -131,10 +131,10 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("a minute is over, and not: %s", what)
+	t.Fatalf("not within a minute: %s", what)
 }
 
-// Nothing waits for a linger but messages that are in the queue: neither an end, nor full batches, nor what is to be drained.
+// Only messages in the queue wait for a linger: an end, full batches and draining do not.
 func TestLingerDelaysNothingElse(t *testing.T) {
 	const linger, soon = time.Hour, 5 * time.Second
 	within := func(t *testing.T, what string, do func()) {
@@ -177,7 +177,7 @@ func TestLingerDelaysNothingElse(t *testing.T) {
 				r.publish(typ, 1) // it waits
 				time.Sleep(time.Minute)
 				if n := p.Stats().Appended; n != 1 {
-					t.Fatalf("%d messages were appended, and the second one was to wait", n)
+					t.Fatalf("%d messages were appended, but the second one should wait", n)
 				}
 				within(t, name, func() { end(t, r, p) })
 			})
