@@ -17,15 +17,15 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// hints is a queue whose notifications and lists of pending types are what a test says.
+// hints is a queue whose notifications and lists of pending types a test controls.
 type hints struct {
 	queue.Queue
 
 	mu      sync.Mutex
 	notify  func(ctx context.Context, types []string) error // nil: as the queue does
 	pending func([]string) []string                         // nil: as the queue says
-	stuck   []string                                        // looks at these types end with their context; set before the pool begins
-	looks   atomic.Int32                                    // at them
+	stuck   []string                                        // checks of these types end with their context; set before the pool begins
+	looks   atomic.Int32                                    // checks of them
 	slow    atomic.Int64                                    // ns that a read of notifications takes
 	reads   atomic.Int32                                    // of notifications
 }
@@ -46,7 +46,7 @@ func (q *hints) Depth(ctx context.Context, typ string, n int) (queue.Depth, erro
 	return q.Queue.Depth(ctx, typ, n)
 }
 
-// say changes what the queue does with notifications, and what it lists.
+// say changes how the queue handles notifications, and what it lists.
 func (q *hints) say(notify func(ctx context.Context, types []string) error, pending func([]string) []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,13 +74,13 @@ func (q *hints) PendingTypes(ctx context.Context) ([]string, error) {
 	return types, err
 }
 
-// lost is a notification that nobody gets.
+// lost is a notification that no pool receives.
 func lost(context.Context, []string) error { return nil }
 
 // blind is a sweep that finds nothing.
 func blind([]string) []string { return nil }
 
-// onHints runs a test on a rig whose queue has hints of its own.
+// onHints runs a test on a rig whose queue is a hints.
 func onHints(t *testing.T, test func(t *testing.T, r *rig, h *hints)) {
 	onRig(t, func(t *testing.T, r *rig) {
 		h := &hints{Queue: r.queue.Queue}
@@ -89,7 +89,7 @@ func onHints(t *testing.T, test func(t *testing.T, r *rig, h *hints)) {
 	})
 }
 
-// register makes n types known, and names them.
+// register makes n types known, and returns their names.
 func (r *rig) register(n int) (types []string) {
 	r.t.Helper()
 	for i := range n {
@@ -101,7 +101,7 @@ func (r *rig) register(n int) (types []string) {
 	return types
 }
 
-// appended is how many messages of a type are in its file.
+// appended returns how many messages of a type are in its file.
 func (p *runningPool) appended(typ string) uint64 {
 	p.book.mu.Lock()
 	defer p.book.mu.Unlock()
@@ -123,11 +123,11 @@ func (p *runningPool) wantAppended(typ string, n uint64, within time.Duration) {
 
 func all(c *Config) { c.Types, c.AllTypes = nil, true }
 
-// soon is how long it takes until a message is appended of whose type the pool is notified.
+// soon is how long it takes to append a message after the pool is notified of its type.
 const soon = listenEvery + 50*time.Millisecond
 
-// Whatever a sweep finds or does not find, a notified type is served at once: one that was idle, one whose session is idle, and one
-// that nobody has heard of.
+// Whether sweeps find them or not, notified types are served at once: one that was idle, one whose session is idle, and one that is
+// new.
 func TestANotifiedTypeIsServedAtOnce(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		h.say(nil, blind)
@@ -139,7 +139,7 @@ func TestANotifiedTypeIsServedAtOnce(t *testing.T) {
 			p.wantAppended(types[7], n+1, soon)
 			time.Sleep(10 * time.Minute) // longer than a session polls
 			if !slices.Contains(held(p), types[7]) {
-				t.Fatal("the session is over: the test is about an idle one")
+				t.Fatal("the session has ended: the test is about an idle one")
 			}
 		}
 		r.publish("unknown", 1)
@@ -150,7 +150,7 @@ func TestANotifiedTypeIsServedAtOnce(t *testing.T) {
 	})
 }
 
-// Of a session that rests only the goroutine of its type is left, and the others are there again when there are messages.
+// A resting session has only the goroutine of its type; the others start again when there are messages.
 func TestASessionThatRestsIsOneGoroutine(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(100)
@@ -185,8 +185,8 @@ func TestASessionThatRestsIsOneGoroutine(t *testing.T) {
 	})
 }
 
-// A type that a sweep finds is taken although looks at others do not come to an end: it is not looked at before, and stands in no line
-// behind them when its lock is held.
+// A type that a sweep finds is taken although checks of other types hang: it is not checked before, and does not queue up after them
+// when its lock is held.
 func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(2 * maxLooks)
@@ -195,11 +195,11 @@ func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
 		p := r.start(all)
 		time.Sleep(time.Minute)
 		for _, typ := range types[1:] {
-			r.publish(typ, 1) // and the pool is notified, looks, and gets no answer
+			r.publish(typ, 1) // and the pool is notified, checks, and gets no answer
 		}
 		time.Sleep(time.Second)
 		if n := h.looks.Load(); n != maxLooks {
-			t.Errorf("%d looks at the same time, want %d", n, maxLooks)
+			t.Errorf("%d concurrent checks, want %d", n, maxLooks)
 		}
 		h.say(lost, func([]string) []string { return types[:1] })
 		r.publish(types[0], 1)
@@ -209,7 +209,7 @@ func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
 	})
 }
 
-// If many types get messages at the same time, a sweep finds out which, with few commands. Those that the pool holds are served at once.
+// If many types get messages at once, a sweep finds them with few commands. Types that the pool holds are served at once.
 func TestManyNotificationsAreLeftToASweep(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(maxNotified + 1)
@@ -236,7 +236,7 @@ func TestManyNotificationsAreLeftToASweep(t *testing.T) {
 		for _, typ := range types {
 			p.wantAppended(typ, 2, 2*soon)
 		}
-		publish(types[1:2]) // few are served at once, whoever holds them
+		publish(types[1:2]) // few types are served at once, whether held or not
 		publish([]string{"unknown"})
 		p.wantAppended("unknown", 1, soon)
 		p.stop()
@@ -246,7 +246,7 @@ func TestManyNotificationsAreLeftToASweep(t *testing.T) {
 	})
 }
 
-// A session that finds nothing rests at once while many others poll. Messages that come then are served at once.
+// A session that finds nothing rests at once while many others poll. Messages that arrive then are served at once.
 func TestManySessionsDoNotPoll(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, _ *hints) {
 		types := r.register(3 * maxPolling)
@@ -271,7 +271,7 @@ func TestManySessionsDoNotPoll(t *testing.T) {
 		}
 		time.Sleep(2 * restAfter)
 		if n := len(p.polling); n != 0 {
-			t.Errorf("%d sessions poll, and nothing has come for a long time", n)
+			t.Errorf("%d sessions poll, although no message has arrived for a long time", n)
 		}
 		p.stop()
 		for _, typ := range types {
@@ -280,7 +280,7 @@ func TestManySessionsDoNotPoll(t *testing.T) {
 	})
 }
 
-// A server that takes long to answer is asked for notifications less often.
+// A slow server is queried for notifications less often.
 func TestABusyServerIsAskedLessOften(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		p := r.start(all)
@@ -344,7 +344,7 @@ func sessionGoroutines() (n int) {
 	return n
 }
 
-// The log says what the listener can do again, and not what it did meanwhile.
+// The log says which operation of the listener works again, and not what it did meanwhile.
 func TestListenerThatWorksAgain(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.calls(queuetest.Unreachable, queuetest.OpNotifications)
@@ -359,12 +359,12 @@ func TestListenerThatWorksAgain(t *testing.T) {
 	})
 }
 
-// With no notification at all a message is appended within sweepMost, also when so much is pending that sweeps are rare: of an idle
-// type, of an idle session, of a type that nobody has heard of.
+// Without any notification a message is appended within sweepMost, even when so much is pending that sweeps are rare: of an idle type,
+// of an idle session, of a new type.
 func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(300)
-		h.say(lost, func(found []string) []string { return append(found, types[100:]...) }) // and are drained when they are looked at
+		h.say(lost, func(found []string) []string { return append(found, types[100:]...) }) // and are drained when they are checked
 		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
 		time.Sleep(time.Minute)
 		for n := range uint64(3) {
@@ -384,7 +384,7 @@ func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
 	})
 }
 
-// News of a type that discovery begins to serve at the same moment, without the news, is passed on.
+// News of a type that discovery starts serving concurrently, without the news, is passed on.
 func TestNewsOfATypeThatHasJustBeenFound(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, _ *hints) {
 		p, err := New(Config{Queue: r.queue, Locker: r.start(nil).locker, To: Files{Dir: "/other", Storage: storage.Options{FS: r.disk}}, AllTypes: true})
@@ -396,7 +396,7 @@ func TestNewsOfATypeThatHasJustBeenFound(t *testing.T) {
 			l := &listener{pool: p, serve: func(bool, ...string) (fresh, before []string) { return nil, served }}
 			l.news([]string{"unknown"}, func(types []string) { told = append(told, types...) })
 			if !slices.Equal(told, served) {
-				t.Errorf("the news of %v is told, want of %v, which were served already", told, served)
+				t.Errorf("news was reported of %v, want %v, which were served already", told, served)
 			}
 		}
 	})
@@ -428,7 +428,7 @@ func TestMissedNotificationsCauseASweep(t *testing.T) {
 	})
 }
 
-// Notifications may be wrong in any way. They cost a look, and nothing else.
+// Notifications may be wrong in any way. They cost a check, and nothing else.
 func TestNotificationsThatAreWrong(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(3)
@@ -440,7 +440,7 @@ func TestNotificationsThatAreWrong(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tell("orders", "type-9999")        // not one of this pool's, and one that does not exist
+		tell("orders", "type-9999")        // not this pool's type, and a type that does not exist
 		tell(types[0], types[0], types[0]) // nothing is there
 		time.Sleep(time.Minute)
 		if s := p.Stats(); s.Sessions != 0 || s.Types != 4 {
@@ -469,7 +469,7 @@ func TestNotificationsThatAreWrong(t *testing.T) {
 	})
 }
 
-// counted counts what is asked of the queue.
+// counted counts the operations of the queue.
 func (r *rig) counted() (counts func() map[queuetest.Op]int) {
 	var mu sync.Mutex
 	all := map[queuetest.Op]int{}
@@ -488,7 +488,7 @@ func (r *rig) counted() (counts func() map[queuetest.Op]int) {
 	}
 }
 
-// commands is what operations cost on MongoDB when nothing is pending, at most.
+// commands is how many commands operations take on MongoDB when nothing is pending, at most.
 func commands(counts map[queuetest.Op]int) (n int) {
 	for op, calls := range counts {
 		cost := 1
@@ -515,7 +515,7 @@ func TestIdleTypesCostNothing(t *testing.T) {
 				p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
 				time.Sleep(time.Second)
 				if looks := counts()[queuetest.OpDepth]; looks != 0 {
-					t.Errorf("%d types were looked at one by one when the pool started", looks)
+					t.Errorf("%d types were checked individually when the pool started", looks)
 				}
 				for _, typ := range types[:n] {
 					r.publish(typ, 1)
@@ -536,8 +536,8 @@ func TestIdleTypesCostNothing(t *testing.T) {
 	}
 }
 
-// A replica that stands by does not look at what another one holds each time that this is notified: every two seconds if it is busy, and
-// not at all if it is idle.
+// A standby does not check the types that another replica holds at each of their notifications: it checks busy types every two seconds,
+// and idle ones not at all.
 func TestStandingByCostsLittle(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.register(300)
@@ -557,16 +557,16 @@ func TestStandingByCostsLittle(t *testing.T) {
 			r.publish(types[1], 1)
 			time.Sleep(time.Second)
 		}
-		if n := counts(); n[queuetest.OpDepth] > 90 { // at the two that are busy, every two seconds; with each notification it is 120
-			t.Errorf("%d looks in a minute at types that another replica serves", n[queuetest.OpDepth])
+		if n := counts(); n[queuetest.OpDepth] > 90 { // of the two busy types, every two seconds; with each notification it would be 120
+			t.Errorf("%d checks in a minute of types that another replica serves", n[queuetest.OpDepth])
 		}
 		a.stop()
 		b.stop()
 	})
 }
 
-// While notifications cannot be read, or types cannot be listed, each type is looked at by itself as if nobody listened. That is
-// logged once.
+// While notifications cannot be read, or types cannot be listed, each type is checked individually as if there were no listener. This
+// is logged once.
 func TestWithoutAListenerTypesArePolled(t *testing.T) {
 	for _, op := range []queuetest.Op{queuetest.OpNotifications, queuetest.OpPendingTypes} {
 		for _, kind := range []queuetest.Kind{queuetest.Refused, queuetest.Lost, queuetest.Hang} {
@@ -584,7 +584,7 @@ func TestWithoutAListenerTypesArePolled(t *testing.T) {
 						return queuetest.Fault{}
 					})
 					h.say(lost, blind)
-					time.Sleep(sweepMost + listenTimeout) // by then all have seen it
+					time.Sleep(sweepMost + listenTimeout) // by then all have noticed
 					r.publish("idle", 1)
 					r.publish("held", 1)
 					p.wantAppended("idle", 1, time.Second)
@@ -609,7 +609,7 @@ func TestWithoutAListenerTypesArePolled(t *testing.T) {
 	}
 }
 
-// The floor holds across the moment at which the listener fails: a message that came before it is found.
+// The bound of sweepMost holds when the listener fails: a message that arrived before that is found.
 func TestAFailingListenerHidesNoMessage(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		h.say(lost, blind)
@@ -632,7 +632,7 @@ func TestAFailingListenerHidesNoMessage(t *testing.T) {
 	})
 }
 
-// A type that waits for a slot gets that of one that is idle, at once.
+// A type that waits for a slot gets that of an idle type at once.
 func TestAnIdleSessionGivesItsSlotBack(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(func(c *Config) { all(c); c.MaxTypes, c.IdleTimeout = 1, time.Hour })

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// inTransaction makes messages of a transaction, which are visible once they are inserted: with its commit.
+// inTransaction creates messages of a transaction, which become visible when they are inserted: at its commit.
 func (r *rig) inTransaction(headers map[string]string, payloads ...string) []queue.Message {
 	r.t.Helper()
 	var msgs []queue.Message
@@ -31,7 +31,7 @@ func (r *rig) inTransaction(headers map[string]string, payloads ...string) []que
 	return msgs
 }
 
-// each is the payloads of a type's file, sorted, and fails if one of them is there twice.
+// each returns the payloads of a type's file, sorted, and fails the test if one of them is there twice.
 func (r *rig) each() []string {
 	r.t.Helper()
 	got, _ := r.inFile()
@@ -42,7 +42,7 @@ func (r *rig) each() []string {
 	return got
 }
 
-// The worker dies between sync and acknowledgement: before a checkpoint, behind one, and in another file.
+// The worker dies between sync and acknowledgement: before a checkpoint, after one, and in another file.
 func TestLooseMessagesAreRefusedASecondTime(t *testing.T) {
 	for name, between := range map[string]func(r *rig){
 		"in the records":       func(*rig) {},
@@ -67,7 +67,7 @@ func TestLooseMessagesAreRefusedASecondTime(t *testing.T) {
 				<-p.done
 				r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
 				between(r)
-				r.insert(msgs...) // those that were acknowledged meanwhile
+				r.insert(msgs...) // the messages that were acknowledged meanwhile
 				second := r.start(func(c *Config) { c.UntilEmpty = true })
 				if err := second.end(); err != nil {
 					t.Fatal(err)
@@ -111,7 +111,7 @@ func TestLateCommitIsFoundWithinASweep(t *testing.T) {
 		}
 		p.stop()
 		if strings.Contains(r.log.String(), "declared gap") || r.pending() != 0 {
-			t.Errorf("%d are pending; a gap is nothing that a loose message can leave", r.pending())
+			t.Errorf("%d are pending; a loose message cannot leave a gap", r.pending())
 		}
 	})
 }
@@ -123,7 +123,7 @@ func TestLooseMessagesUnderFaults(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				dice := rand.New(rand.NewPCG(seed, 1))
 				kinds := []queuetest.Kind{queuetest.None, queuetest.None, queuetest.LostAnswer, queuetest.Lost, queuetest.Partial}
-				fault := make(chan queuetest.Kind, 1) // one at a time: operations of several sessions draw in an order that the schedule decides
+				fault := make(chan queuetest.Kind, 1) // one at a time: the schedule decides the order in which operations of several sessions draw
 				r.disturb(func(op queuetest.Op, n int) queuetest.Fault {
 					if op != queuetest.OpAck && op != queuetest.OpFetch && op != queuetest.OpMoveToDeadLetters {
 						return queuetest.Fault{}
@@ -208,10 +208,10 @@ func TestLooseMessageWithAKeyIsAppendedOnce(t *testing.T) {
 	})
 }
 
-// A message that the filter refuses becomes a dead letter, and again if it comes back. Requeued it is numbered, and the header does not make it loose.
+// A message that the filter refuses becomes a dead letter, and again if it comes back. When requeued it is numbered, and the header does not make it loose.
 func TestLooseMessageThatIsRefused(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		msgs := r.inTransaction(nil, "number 7", "number 8") // at the same time, so in any order
+		msgs := r.inTransaction(nil, "number 7", "number 8") // with the same time, so in any order
 		for range 3 {
 			r.insert(msgs...)
 			if err := r.drain(inFiles(func(f *Files) { f.Filter = no7 })); err != nil {
@@ -254,7 +254,7 @@ func TestLooseMessagesWithOneProducerNumber(t *testing.T) {
 	})
 }
 
-// Handlers get them, too, each once in a session; one that fails becomes a dead letter.
+// Handlers get loose messages, too, each once in a session; one that fails becomes a dead letter.
 func TestHandlerGetsLooseMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var rec record
@@ -285,7 +285,7 @@ func TestHandlerGetsLooseMessages(t *testing.T) {
 	})
 }
 
-// looseState is the state that a file leaves which holds the loose messages 1 and 2.
+// looseState is the state after a file with the loose messages 1 and 2.
 func looseState(t *testing.T) []byte {
 	t.Helper()
 	l := ledger.New(ledger.Options{})
@@ -319,7 +319,7 @@ func TestAuditOfLooseMessages(t *testing.T) {
 	if problems, n := a.Problems(); n != 2 || !strings.Contains(problems[0].Error(), "loose message") {
 		t.Errorf("%v", problems)
 	}
-	// In files that follow one another the state tells.
+	// In a successor file the state shows them.
 	var next Audit
 	if err := next.Restore(looseState(t)); err != nil {
 		t.Fatal(err)
@@ -328,9 +328,9 @@ func TestAuditOfLooseMessages(t *testing.T) {
 	record(1, 0, 9)
 	record(3, 0, 9)
 	if _, n := a.Problems(); n != 1 {
-		t.Errorf("%d problems, want the copy of what is in an earlier file", n)
+		t.Errorf("%d problems, want the copy of a message in an earlier file", n)
 	}
-	// And the last ones of a file of any size.
+	// The last ones of a file of any size are remembered.
 	for p := range uint64(looseMost) {
 		record(p+100, 0, 9)
 	}
@@ -340,7 +340,7 @@ func TestAuditOfLooseMessages(t *testing.T) {
 	}
 }
 
-// More messages of transactions than are remembered: the worker sweeps, forgets those that are gone for certain, and appends each once.
+// More messages of transactions than are remembered: the worker sweeps, forgets those that are certainly gone, and appends each once.
 func TestManyLooseMessagesAreDrained(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
@@ -361,7 +361,7 @@ func TestManyLooseMessagesAreDrained(t *testing.T) {
 			t.Errorf("stats %+v, %d are pending", s, r.pending())
 		}
 		if c := strings.Count(r.log.String(), "more messages of transactions"); c != 1 {
-			t.Errorf("the log says %d times that some are forgotten early", c)
+			t.Errorf("the log says %d times that messages are forgotten early", c)
 		}
 	})
 }

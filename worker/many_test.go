@@ -15,17 +15,17 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// slowQueue takes its time for questions, and counts how many are asked at the same time, and how many locks are held then.
+// slowQueue delays the answers to queries, and counts how many queries are concurrent, and how many locks are held then.
 type slowQueue struct {
 	queue.Queue
 	held         func() int
 	opening      time.Duration // how long an opening takes; with 0 it is 20 ms
 	looks, opens most
-	asked        atomic.Int32 // the number of looks
+	asked        atomic.Int32 // the number of checks
 	locks        atomic.Int32
 }
 
-// most is a number and the highest that it was.
+// most is a number and its highest value so far.
 type most struct{ now, highest atomic.Int32 }
 
 func (m *most) during(d time.Duration) {
@@ -50,7 +50,7 @@ func (q *slowQueue) RegistryEntry(ctx context.Context, typ string) (queue.Regist
 	return q.Queue.RegistryEntry(ctx, typ)
 }
 
-// TestManyTypesAreOpenedAFewAtATime: a pool that finds many types does not ask the queue and the disk for all of them at the same time.
+// TestManyTypesAreOpenedAFewAtATime: a pool that finds many types does not query the queue and the disk for all of them concurrently.
 func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(3 * maxOpening)
@@ -65,11 +65,11 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 		if err := r.drain(func(c *Config) { c.Queue, c.Types = &q, types }); err != nil {
 			t.Error(err)
 		}
-		// Nobody looks: the pool has found all of them with one question, and there is no other that could drain them.
+		// No per-type checks: one query found them all, and no other pool could drain them.
 		if looks, opens := q.looks.highest.Load(), q.opens.highest.Load(); looks != 0 || opens != maxOpening {
-			t.Errorf("%d looks and %d openings at the same time, want 0 and %d", looks, opens, maxOpening)
+			t.Errorf("%d concurrent checks and %d concurrent openings, want 0 and %d", looks, opens, maxOpening)
 		}
-		// Those that are opened, and those before, which are drained and about to be released.
+		// The types being opened, and the ones before, which are drained and about to be released.
 		if held := q.locks.Load(); held > 2*maxOpening {
 			t.Errorf("%d locks were held at a time, of %d types", held, len(types))
 		}
@@ -79,17 +79,17 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 	})
 }
 
-// TestManyPoolsOpenFewerTypesEach: forty pools open as many types at the same time as ten would.
+// TestManyPoolsOpenFewerTypesEach: forty pools open as many types concurrently as ten would.
 func TestManyPoolsOpenFewerTypesEach(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		defer r.beat(others(39, "else")...)()
 		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
 		p := r.start(func(c *Config) { all(c); c.Queue = &q })
-		time.Sleep(2*share.HeartbeatEvery + listenEvery/2) // it learns of the others, and no sweep comes in the midst of the publishing
+		time.Sleep(2*share.HeartbeatEvery + listenEvery/2) // the pool learns of the others, and no sweep runs during the publishing
 		types := r.publishMany(3 * maxOpening)
 		time.Sleep(sweepMost)
 		if opens, want := q.opens.highest.Load(), int32(maxOpening/((1+39)/10)); opens != want {
-			t.Errorf("%d types were opened at the same time, want %d", opens, want)
+			t.Errorf("%d types were opened concurrently, want %d", opens, want)
 		}
 		for _, typ := range types {
 			r.complete(typ)
@@ -98,7 +98,7 @@ func TestManyPoolsOpenFewerTypesEach(t *testing.T) {
 	})
 }
 
-// TestPoolsThatDrainTogetherEndTogether: a pool looks rarely at each of many types, and yet ends soon after the others have drained the last ones.
+// TestPoolsThatDrainTogetherEndTogether: a pool rarely checks each of many types, and yet ends soon after the others have drained the last ones.
 func TestPoolsThatDrainTogetherEndTogether(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(600)
@@ -124,8 +124,8 @@ func TestPoolsThatDrainTogetherEndTogether(t *testing.T) {
 	})
 }
 
-// TestPoolsThatDrainForLong: pools that have much to do leave to each other what falls to others, however long that takes. They look at it type by
-// type only if they cannot ask about all types together.
+// TestPoolsThatDrainForLong: pools with a large backlog leave types that fall to other pools to those, however long that takes. They check them
+// type by type only if they cannot query all types together.
 func TestPoolsThatDrainForLong(t *testing.T) {
 	n := 3000
 	if testing.Short() {
@@ -153,10 +153,10 @@ func TestPoolsThatDrainForLong(t *testing.T) {
 				if err := errors.Join(one.end(), other.end()); err != nil {
 					t.Error(err)
 				}
-				// Of 3000 the last is drained after a minute and a half, which those that cannot ask find out within a minute, and others at once.
+				// Of 3000 the last is drained after a minute and a half. Pools that cannot query all types notice within a minute, others at once.
 				asked, took := q.asked.Load(), time.Since(began)
 				if !fails && (asked > 600 || took > 100*time.Second) || fails && (asked < int32(n)*2/3 || took > 3*time.Minute) {
-					t.Errorf("%d looks at %d types, and the last pool ended after %v", asked, len(types), took)
+					t.Errorf("%d checks of %d types, and the last pool ended after %v", asked, len(types), took)
 				}
 				for _, typ := range types {
 					r.complete(typ)
@@ -166,8 +166,8 @@ func TestPoolsThatDrainForLong(t *testing.T) {
 	}
 }
 
-// TestAPoolHelpsOneThatIsStuck: a pool soon drains all types that fall to another which does not come to them, also if as many as it asks for at a time
-// are held by that one, which then does not open them.
+// TestAPoolHelpsOneThatIsStuck: a pool soon drains all types that fall to another pool that does not take them, even if the other pool holds as many
+// of them as the pool queries at a time, without opening them.
 func TestAPoolHelpsOneThatIsStuck(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(1200)
@@ -189,14 +189,14 @@ func TestAPoolHelpsOneThatIsStuck(t *testing.T) {
 	})
 }
 
-// TestAPoolHelpsOneThatDoesNotCome: what falls to a pool that lives, but does not come, is drained by another one soon, also if it is much.
+// TestAPoolHelpsOneThatDoesNotCome: types that fall to a pool that is alive but does not take them are soon drained by another, however many they are.
 func TestAPoolHelpsOneThatDoesNotCome(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
-		h.say(lost, nil) // so a sweep finds it
+		h.say(lost, nil) // so a sweep finds the types
 		defer r.beat(queue.Member{Instance: "other", Types: []string{"*"}})()
 		types := r.register(500)
 		p := r.start(all)
-		time.Sleep(sweepMost + listenEvery/2) // between two rounds: a sweep in the midst of the publishing would leave the rest to the next one
+		time.Sleep(sweepMost + listenEvery/2) // between two rounds: a sweep during the publishing would leave the rest to the next one
 		for _, typ := range types {
 			r.publish(typ, 1)
 		}
@@ -205,14 +205,14 @@ func TestAPoolHelpsOneThatDoesNotCome(t *testing.T) {
 			p.wantAppended(typ, 1, sweepMost)
 		}
 		if took := time.Since(began); took > sweepMost-time.Second { // 4 to 20 s; more than sweepMost if only sweeps wake it
-			t.Errorf("the last one waited for %v", took)
+			t.Errorf("the last type waited for %v", took)
 		}
 		p.stop()
 	})
 }
 
-// TestOneOfManyPoolsLooksAtNews: of thirty pools, this one looks at once only at news of types that fall to it. It takes those of the others
-// later, as they do not come.
+// TestOneOfManyPoolsLooksAtNews: of thirty pools, this one checks a notified type at once only if the type falls to it. It takes the other types
+// later, as their pools do not take them.
 func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		defer r.beat(others(29, "*")...)()
@@ -221,7 +221,7 @@ func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 		p := r.start(func(c *Config) { all(c); c.Queue = &q })
 		time.Sleep(sweepMost + listenEvery/2)
 		if n := q.asked.Load(); n > 0 {
-			t.Errorf("%d looks at idle types", n)
+			t.Errorf("%d checks of idle types", n)
 		}
 		for _, typ := range types[:90] {
 			r.publish(typ, 1)
@@ -229,7 +229,7 @@ func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 		time.Sleep(share.StarveAfter - time.Second)
 		// Of ninety, about three fall to this pool.
 		if n := q.asked.Load(); n > 20 {
-			t.Errorf("%d looks at once, want about 3", n)
+			t.Errorf("%d checks at once, want about 3", n)
 		}
 		for _, typ := range types[:90] {
 			p.wantAppended(typ, 1, 2*sweepMost)
@@ -238,7 +238,7 @@ func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 	})
 }
 
-// TestTypesThatOthersHoldAreLeftAlone: of thirty pools, this one does not look at types that a living one holds, though they have messages.
+// TestTypesThatOthersHoldAreLeftAlone: of thirty pools, this one does not check types that a living pool holds, though they have messages.
 func TestTypesThatOthersHoldAreLeftAlone(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(300)
@@ -254,13 +254,13 @@ func TestTypesThatOthersHoldAreLeftAlone(t *testing.T) {
 		before := q.asked.Load()
 		time.Sleep(5 * time.Minute)
 		if n := q.asked.Load() - before; n > 0 {
-			t.Errorf("%d looks in five minutes", n)
+			t.Errorf("%d checks in five minutes", n)
 		}
 		p.stop()
 	})
 }
 
-// TestTypesThatOthersHoldAreNotBlocked: of thirty pools, this one could not serve a type that a living one holds since.
+// TestTypesThatOthersHoldAreNotBlocked: of thirty pools, this one failed to serve a type that a living pool has held since.
 func TestTypesThatOthersHoldAreNotBlocked(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		typ := r.register(100)[0]
@@ -272,7 +272,7 @@ func TestTypesThatOthersHoldAreNotBlocked(t *testing.T) {
 		for p.Status().of(t, typ).State != Blocked {
 			time.Sleep(time.Millisecond)
 		}
-		h.say(lost, blind) // the other pool is so quick that no sweep finds messages
+		h.say(lost, blind) // the other pool is so fast that no sweep finds messages
 		time.Sleep(10 * time.Second)
 		stop()
 		r.hold("holder", time.Hour, typ)
@@ -285,8 +285,8 @@ func TestTypesThatOthersHoldAreNotBlocked(t *testing.T) {
 	})
 }
 
-// TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow: if notifications cannot be read for a while, the pool does not look at each of its
-// many types instead. It does after a long time.
+// TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow: if notifications cannot be read for a while, the pool does not check each of its
+// many types instead. It does so only after a long time.
 func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(1000)
@@ -301,18 +301,18 @@ func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
 		})
 		time.Sleep(blindAfter - time.Second)
 		if n := q.asked.Load(); n > 0 {
-			t.Errorf("%d looks", n)
+			t.Errorf("%d checks", n)
 		}
 		time.Sleep(2*time.Second + sweepMost)
 		if n := q.asked.Load(); n < int32(len(types)) {
-			t.Errorf("%d looks after a long time, want one at each of %d types", n, len(types))
+			t.Errorf("%d checks after a long time, want one of each of %d types", n, len(types))
 		}
 		p.stop()
 	})
 }
 
-// TestTypesOfADeadReplicaInACrowd: of thirty pools, the first for a type that does not hold it takes it over from a dead holder as soon as
-// its lease is over. Here all others but this one do not come, so it is about those types for which it is among the first.
+// TestTypesOfADeadReplicaInACrowd: of thirty pools, the first in a type's order that does not hold the type takes it over from a dead holder as
+// soon as the lease has expired. Here only this pool takes types, so the test is about those for which it is among the first.
 func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
 	for _, lease := range []time.Duration{4 * time.Second, 10 * time.Second} {
 		t.Run(lease.String(), func(t *testing.T) {
@@ -326,15 +326,15 @@ func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
 					r.publish(typ, 1)
 				}
 				p := r.start(func(c *Config) { all(c); c.Lease = lease })
-				time.Sleep(sweepMost + time.Second) // so that no sweep helps
+				time.Sleep(sweepMost + time.Second) // late enough that no sweep can mask a missing check
 				r.hold("dead", lease, types...)
 				stop()
-				time.Sleep(4*time.Second + lease*7/6 + 3*time.Second) // silent, watched, taken
+				time.Sleep(4*time.Second + lease*7/6 + 3*time.Second) // silence, observation, takeover
 				n := 0
 				for _, typ := range types {
 					n += int(p.appended(typ))
 				}
-				// Three of thirty look at each, so about 145 are this pool's, besides 50 that it has taken after a sweep.
+				// Three of thirty pools check each type, so about 145 are this pool's, besides 50 that it has taken after a sweep.
 				if n < 140 {
 					t.Errorf("%d types of the dead replica are taken over within the lease, want about 195", n)
 				}
@@ -364,10 +364,10 @@ func (r *rig) publishMany(n int) (types []string) {
 	return types
 }
 
-// TestAPoolWaitsForWhatOthersHold: a pool does not end while types that it does not hold have messages. It takes them when they are free.
+// TestAPoolWaitsForWhatOthersHold: a pool does not end while types that it does not hold have messages. It takes them once they are free.
 func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		types := r.publishMany(300) // so many that it does not wait for locks
+		types := r.publishMany(300) // so many that the pool does not wait for locks
 		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(epoch) }})
 		if err != nil {
 			t.Fatal(err)
@@ -408,10 +408,10 @@ func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 	})
 }
 
-// TestWhatOthersHaveDrainedIsNotOpened: a pool that thinks that it is alone, as the others were not listed yet, and waits for a lock that one of them
-// has, does not open the type if that one has drained it, however lately the pool has looked at the type.
+// TestWhatOthersHaveDrainedIsNotOpened: a pool that considers itself alone, as no other was listed yet, and waits for a lock that another pool holds,
+// does not open the type if that pool has drained it, however recently this pool checked the type.
 func TestWhatOthersHaveDrainedIsNotOpened(t *testing.T) {
-	for _, after := range []time.Duration{freshLook / 2, acquireSlice / 2} { // its next look has not come
+	for _, after := range []time.Duration{freshLook / 2, acquireSlice / 2} { // before its next check
 		onRig(t, func(t *testing.T, r *rig) {
 			r.publish("orders", 1)
 			locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(epoch) }})
@@ -442,8 +442,8 @@ func TestWhatOthersHaveDrainedIsNotOpened(t *testing.T) {
 	}
 }
 
-// TestManyTypesOfADeadReplica: a pool that serves many types takes those of a dead replica a lease after it has noticed, also if there is no heartbeat
-// that tells of them.
+// TestManyTypesOfADeadReplica: a pool that serves many types takes those of a dead replica one lease after it has noticed the death, even if no
+// heartbeat lists them.
 func TestManyTypesOfADeadReplica(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(2000)

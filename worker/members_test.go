@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// The dead go off the list of workers, and not the living, whatever a clock says.
+// Dead workers are removed from the list, and living ones are not, whatever a clock says.
 func TestDeadMembersGoOffTheList(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 11 * time.Minute, -24 * time.Hour} {
 		onRig(t, func(t *testing.T, r *rig) {
@@ -31,18 +31,18 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 				want = "dead"
 			}
 			if got := q.all(); got != want {
-				t.Errorf("clock %v ahead: %q were taken off the list before their time, want %q", ahead, got, want)
+				t.Errorf("clock %v ahead: %q were removed from the list too early, want %q", ahead, got, want)
 			}
 			time.Sleep(4 * share.HeartbeatEvery)
 			if got := q.all(); got != "dead" {
-				t.Errorf("clock %v ahead: %q were taken off the list", ahead, got)
+				t.Errorf("clock %v ahead: %q were removed from the list", ahead, got)
 			}
 			p.stop()
 		})
 	}
 }
 
-// others are n replicas that beat, and do nothing, and serve the types of a pattern.
+// others returns n replicas that write heartbeats, do nothing else, and serve the types of a pattern.
 func others(n int, pattern string) (all []queue.Member) {
 	for i := range n {
 		all = append(all, queue.Member{Instance: fmt.Sprint("other", i), Types: []string{pattern}})
@@ -50,7 +50,7 @@ func others(n int, pattern string) (all []queue.Member) {
 	return all
 }
 
-// beat makes other replicas known, and has them live until it is ended.
+// beat makes other replicas known, and keeps them alive until it is ended.
 func (r *rig) beat(members ...queue.Member) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	beatAll := func(n int64) {
@@ -74,7 +74,7 @@ func (r *rig) beat(members ...queue.Member) (end func()) {
 	}
 }
 
-// farewells is a queue that notes who is taken off the list, and whose clock is ahead.
+// farewells is a queue that records which members are removed from the list, and whose clock is ahead.
 type farewells struct {
 	queue.Queue
 	ahead time.Duration
@@ -106,7 +106,7 @@ func (q *farewells) Members(ctx context.Context, after string, most int) ([]queu
 	return members, err
 }
 
-// A pool looks at a few of the locks that others hold at a time.
+// A pool checks a few of the locks that others hold at a time.
 func TestLocksOfOthersAreLookedAtAFewAtATime(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(20 * maxLooks)
@@ -116,7 +116,7 @@ func TestLocksOfOthersAreLookedAtAFewAtATime(t *testing.T) {
 				return true
 			})
 		}
-		defer r.beat(queue.Member{Instance: "other", Types: types, Held: types, Idle: types})() // nobody asks for idle types
+		defer r.beat(queue.Member{Instance: "other", Types: types, Held: types, Idle: types})() // no pool asks for idle types
 		var trying most
 		r.locks.Around(func(c locktest.Call) (after func()) {
 			if c.Op == locktest.Read || c.Op == locktest.Acquire {
@@ -127,7 +127,7 @@ func TestLocksOfOthersAreLookedAtAFewAtATime(t *testing.T) {
 		p := r.start(func(c *Config) { c.Types = types })
 		time.Sleep(time.Minute)
 		if n := trying.highest.Load(); n != maxLooks {
-			t.Errorf("%d locks were looked at at the same time, want %d", n, maxLooks)
+			t.Errorf("%d locks were checked concurrently, want %d", n, maxLooks)
 		}
 		p.stop()
 	})

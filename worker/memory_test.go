@@ -21,10 +21,10 @@ import (
 
 func defaultMemory() *memory { return newMemory(new(Config{}.withDefaults())) }
 
-// total is what there is of a memory that nobody uses.
+// total returns the size of an unused memory.
 func (m *memory) total() int64 { return m.free + max(m.fetch, m.promote) }
 
-// unused fails the test if somebody has or waits for a part of the memory.
+// unused fails the test if a part of the memory is granted or waited for.
 func (m *memory) unused(t *testing.T, total int64) {
 	t.Helper()
 	m.mu.Lock()
@@ -47,7 +47,7 @@ func TestMemoryIsAsLargeAsTheFlagsNeed(t *testing.T) {
 	}
 }
 
-// Any number of types that fetch, keep a part, and give up while they wait: never more than there is, and each gets what it wants.
+// Any number of types fetch, keep a part, and give up while they wait: never more than the total is in use, and each gets its request.
 func TestMemoryIsNeverMoreThanThereIs(t *testing.T) {
 	m := defaultMemory()
 	total := m.total()
@@ -76,7 +76,7 @@ func TestMemoryIsNeverMoreThanThereIs(t *testing.T) {
 				use(want)
 				runtime.Gosched()
 				kept := rand.N(want + 1)
-				use(kept - want) // before others may have it
+				use(kept - want) // before others can get it
 				g.keep(kept)
 				runtime.Gosched()
 				use(-kept)
@@ -95,7 +95,7 @@ func TestMemoryIsNeverMoreThanThereIs(t *testing.T) {
 	m.unused(t, total)
 }
 
-// Those that have something in flight wait in line for what is shared; one that has nothing gets the reserve, also from behind them.
+// Types with batches in flight queue up for the shared part; a type with none gets the reserve, even from the end of the queue.
 func TestReserveIsForTypesWithNothingInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := defaultMemory()
@@ -124,11 +124,11 @@ func TestReserveIsForTypesWithNothingInFlight(t *testing.T) {
 			select {
 			case name := <-got:
 				if name != want {
-					t.Fatalf("%s got it, want %q", name, want)
+					t.Fatalf("%s got the memory, want %q", name, want)
 				}
 			default:
 				if want != "" {
-					t.Fatalf("%s did not get it", want)
+					t.Fatalf("%s did not get the memory", want)
 				}
 			}
 		}
@@ -156,7 +156,7 @@ func TestReserveIsForTypesWithNothingInFlight(t *testing.T) {
 	})
 }
 
-// largeMessages is a queue whose messages are all of the same, large payload, which every Fetch returns one of.
+// largeMessages is a queue whose messages all have the same large payload; every Fetch returns one of them.
 type largeMessages struct {
 	queue.Queue
 	payload []byte
@@ -180,7 +180,7 @@ func typeNames(n int) (names []string) {
 	return names
 }
 
-// More types than fit have large messages, and no file becomes durable: what is fetched is bounded. When the disk goes on, all is drained.
+// More types than fit have large messages, and no file becomes durable: the fetched bytes are bounded. When the disk works again, all types are drained.
 func TestFilesShareTheMemory(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		const types, each = 12, 5
@@ -215,7 +215,7 @@ func TestFilesShareTheMemory(t *testing.T) {
 		total := defaultMemory().total()
 		time.Sleep(2 * time.Second)
 		if n := q.fetched.Load() - durable.Load(); n > minMemory || n < minMemory/3 {
-			t.Errorf("%d bytes were fetched, of %d that there may be", n, minMemory)
+			t.Errorf("%d bytes were fetched, of %d allowed", n, minMemory)
 		}
 		close(goOn)
 		if err := p.end(); err != nil {
@@ -230,7 +230,7 @@ func TestFilesShareTheMemory(t *testing.T) {
 	})
 }
 
-// Handlers that are slow, of more types than there is memory for, keep nobody else from being served.
+// Slow handlers, of more types than there is memory for, do not keep other types from being served.
 func TestSlowHandlersStarveNobody(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		const types, each = 12, 6
@@ -260,9 +260,9 @@ func TestSlowHandlersStarveNobody(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		mu.Lock()
 		if len(calls) != types || handled[quick] != each {
-			t.Errorf("%d of %d types were served, of one that is quick %d of %d messages were handled", len(calls), types, handled[quick], each)
+			t.Errorf("%d of %d types were served, of a quick one %d of %d messages were handled", len(calls), types, handled[quick], each)
 		}
-		waiting := q.fetched.Load() - int64(types-1)*queue.MaxPayload - int64(each)*queue.MaxPayload // those that handlers have or had
+		waiting := q.fetched.Load() - int64(types-1)*queue.MaxPayload - int64(each)*queue.MaxPayload // minus those that handlers have or had
 		mu.Unlock()
 		if waiting > minMemory {
 			t.Errorf("%d bytes wait for their handlers, there are %d", waiting, minMemory)
@@ -280,7 +280,7 @@ func TestSlowHandlersStarveNobody(t *testing.T) {
 	})
 }
 
-// takeAll takes all memory, also the reserve.
+// takeAll takes all memory, including the reserve.
 func (m *memory) takeAll(t *testing.T) (give func()) {
 	t.Helper()
 	m.mu.Lock()
@@ -289,12 +289,12 @@ func (m *memory) takeAll(t *testing.T) (give func()) {
 	shared := m.try(all)
 	reserve, err := m.take(t.Context(), m.fetch, closed)
 	if shared == nil || err != nil {
-		t.Fatal("somebody has a part of the memory", err)
+		t.Fatal("a part of the memory is in use", err)
 	}
 	return func() { shared.give(); reserve.give() }
 }
 
-// A type that has nothing sees that without memory: it is given back in time.
+// A type without messages notices that without memory, and is released in time.
 func TestIdleTypeNeedsNoMemory(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 3)
@@ -313,7 +313,7 @@ func TestIdleTypeNeedsNoMemory(t *testing.T) {
 	})
 }
 
-// fetchLog remembers where each Fetch began.
+// fetchLog records where each Fetch began.
 type fetchLog struct {
 	queue.Queue
 	mu   sync.Mutex
@@ -327,7 +327,7 @@ func (q *fetchLog) Fetch(ctx context.Context, typ string, after queue.ID, limit 
 	return q.Queue.Fetch(ctx, typ, after, limit)
 }
 
-// A session that has waited for memory for too long to go on from where its walk was begins from the very start.
+// A session that has waited for memory for too long to continue its walk begins from the very start.
 func TestLongWaitForMemoryEndsWithAFullSweep(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		q := &fetchLog{Queue: r.queue}
@@ -363,7 +363,7 @@ func TestLettersThatCannotBeStoredHoldNoMemory(t *testing.T) {
 	})
 }
 
-// weakPayloads remembers the payloads that it returns, and does not keep them.
+// weakPayloads records the payloads that it returns, without keeping them in memory.
 type weakPayloads struct {
 	queue.Queue
 	mu       sync.Mutex
@@ -380,7 +380,7 @@ func (q *weakPayloads) Fetch(ctx context.Context, typ string, after queue.ID, li
 	return msgs, err
 }
 
-// A session that waits for messages has none any more in memory, whatever it does with them.
+// A session that waits for messages has none left in memory, whatever its target is.
 func TestIdleSessionKeepsNoMessages(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"file":    nil,

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// gate is a queue whose third Fetch has read what there is, and does not return before it is let go.
+// gate is a queue whose third Fetch has read the messages, and does not return until it is released.
 type gate struct {
 	queue.Queue
 	fetches atomic.Int64
@@ -34,8 +34,8 @@ func (g *gate) Fetch(ctx context.Context, typ string, after queue.ID, limit queu
 	return msgs, err
 }
 
-// A type is paused and resumed while a fetch hangs. The handler's stage has seen the pause, and has given up what it did not
-// handle; the fetch stage comes back after the type was resumed, or right before. Either way everything is handled, in order.
+// A type is paused and resumed while a fetch hangs. The handler's stage has seen the pause, and has given up the messages it did not
+// handle; the fetch returns after the type was resumed, or right before. Either way everything is handled, in order.
 func TestShortPauseWhileAFetchHangs(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		for _, resumedFirst := range []bool{false, true} {
@@ -48,7 +48,7 @@ func TestShortPauseWhileAFetchHangs(t *testing.T) {
 
 func pauseWhileAFetchHangs(r *rig, failing, resumedFirst bool) {
 	t := r.t
-	const seen = share.HeartbeatEvery + time.Second // by then a pool knows of a pause
+	const seen = share.HeartbeatEvery + time.Second // by then a pool knows about a pause
 	var rec record
 	inHandler, goOn := make(chan struct{}), make(chan struct{})
 	first := true

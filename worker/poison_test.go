@@ -15,8 +15,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// processes runs one worker process after the other until one has drained the type, most at most. A process in which kill says so ends
-// in the middle of handling that message: nothing is written any more. It returns how many ended so, and what was handled.
+// processes runs one worker process after the other until one has drained the type, most at most. If kill says so, a process dies while it
+// handles that message: it writes nothing more. processes returns how many died, and the handled messages.
 func processes(r *rig, most int, kill func(m queue.Message) bool, change func(*Config)) (kills int, handled []string) {
 	var rec record
 	for range most {
@@ -62,14 +62,14 @@ func processes(r *rig, most int, kill func(m queue.Message) bool, change func(*C
 
 func isPoison(m queue.Message) bool { return string(m.Payload) == "orders 55" }
 
-// Crash row: a message kills the process. It is found, tried by itself, and put aside; nothing else is.
+// Crash row: a message kills the process. It is found, tried by itself, and put aside; no other message is.
 func TestMessageThatKillsTheProcessIsPutAside(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
 		began := time.Now()
 		kills, handled := processes(r, 10, isPoison, deadLetters)
 		if d := time.Since(began); d >= DefaultGapTimeout { // each death costs a lease
-			t.Errorf("took %v: what other sessions have settled must not be waited for", d)
+			t.Errorf("took %v: messages that other sessions settled must not be waited for", d)
 		}
 		r.settledInOrder(firsts(handled))
 		l := r.letters()
@@ -82,7 +82,7 @@ func TestMessageThatKillsTheProcessIsPutAside(t *testing.T) {
 	})
 }
 
-// With OnError Block it stays where it is, and what is before it is handled.
+// With OnError Block it stays where it is, and the messages before it are handled.
 func TestMessageThatKillsTheProcessBlocks(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
@@ -93,7 +93,7 @@ func TestMessageThatKillsTheProcessBlocks(t *testing.T) {
 	})
 }
 
-// A process that is killed for reasons of its own, again and again, accuses nobody.
+// If a process is killed again and again for other reasons, no message is blamed.
 func TestKillsForOtherReasonsAccuseNoMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
@@ -122,19 +122,19 @@ func TestMarkCostsOneWritePerSession(t *testing.T) {
 	})
 }
 
-// Nothing is remarkable about a session that begins without messages, as after a hand-over, however many of them there are in a row.
+// Sessions that begin without messages, as after a handoff, raise no suspicion, however many there are in a row.
 func TestSessionsWithoutMessagesAreNotSuspicious(t *testing.T) {
 	log := zerolog.Nop()
 	q := queuetest.NewMemory()
 	for range 3 {
 		p := poison{queue: q, typ: typ, log: &log, batch: 10}
 		if err := p.begin(t.Context()); err != nil || p.oneByOne > 0 {
-			t.Errorf("%d messages are handled one by one (%v)", p.oneByOne, err)
+			t.Errorf("%d messages are handled one at a time (%v)", p.oneByOne, err)
 		}
 	}
 }
 
-// careful begins a session that hands over one message at a time, because two have begun with the first one that is pending.
+// careful begins a session that hands over one message at a time, because two sessions have begun with the first pending message.
 func careful(t *testing.T, q marks, instance string) *poison {
 	t.Helper()
 	log := zerolog.Nop()
@@ -172,7 +172,7 @@ func trying(t *testing.T, p *poison, id queue.ID) *poison {
 	return p
 }
 
-// A pool whose session lost its lock while it had a message by itself knows that its process lives. Another pool does not.
+// A pool whose session lost its lock while it handled a message by itself knows that its process is alive. Another pool does not.
 func TestALostLockIsNoDeathForItsPool(t *testing.T) {
 	for successor, deaths := range map[string]int{"a": 0, "b": 1} {
 		q, id := onlyMessage(t)
@@ -183,7 +183,7 @@ func TestALostLockIsNoDeathForItsPool(t *testing.T) {
 	}
 }
 
-// A message whose handler has returned an error has killed nobody, also if something else kills the process in the pause before the next attempt.
+// A message whose handler returned an error did not kill the process, even if something else does in the pause before the next attempt.
 func TestAMessageThatFailsIsNotBlamedForADeath(t *testing.T) {
 	q, id := onlyMessage(t)
 	trying(t, careful(t, q, "a"), id).returned(t.Context(), 0)
@@ -192,7 +192,7 @@ func TestAMessageThatFailsIsNotBlamedForADeath(t *testing.T) {
 	}
 }
 
-// A session that was fenced has a successor, whose mark it leaves as it is.
+// A session that was fenced has a successor, whose mark it does not touch.
 func TestFencedSessionLeavesTheMarkOfItsSuccessor(t *testing.T) {
 	q, id := onlyMessage(t)
 	fenced, successor := careful(t, q, "a"), careful(t, q, "b")

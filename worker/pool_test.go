@@ -38,7 +38,7 @@ type rig struct {
 	t     *testing.T
 	queue *queuetest.Faulty
 	locks *locktest.Memory
-	store func(lock.Store) lock.Store // wraps what a pool sees of locks, if set
+	store func(lock.Store) lock.Store // wraps the lock store of a pool, if set
 	disk  *storagetest.Mem
 	log   syncLog
 	sent  map[string][]string // payloads by type, in publish order
@@ -47,7 +47,7 @@ type rig struct {
 	fault atomic.Pointer[func(queuetest.Op, int) queuetest.Fault]
 }
 
-// disturb makes f decide about every operation of the queue.
+// disturb makes f decide on a fault for every operation of the queue.
 func (r *rig) disturb(f func(op queuetest.Op, n int) queuetest.Fault) { r.fault.Store(&f) }
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -112,7 +112,7 @@ type runningPool struct {
 	locker *lock.Locker
 }
 
-// inFiles changes what a configuration says about files.
+// inFiles changes the Files of a configuration.
 func inFiles(change func(*Files)) func(*Config) {
 	return func(c *Config) {
 		f := c.To.(Files)
@@ -194,7 +194,7 @@ func (r *rig) publish(typ string, n int) {
 	r.publishWith(typ, n, func(i int) string { return fmt.Sprintf("%s %d", typ, before+i) })
 }
 
-// publishWith publishes n messages with payloads of the caller's.
+// publishWith publishes n messages with payloads chosen by the caller.
 func (r *rig) publishWith(typ string, n int, payload func(i int) string) {
 	r.t.Helper()
 	if r.pub == nil {
@@ -217,7 +217,7 @@ func (r *rig) publishWith(typ string, n int, payload func(i int) string) {
 	}
 }
 
-// put stores messages with chosen counters, as a server that lost some in between would show them.
+// put stores messages with chosen counters, as if a server had lost some in between.
 func (r *rig) put(producer uint64, ns ...uint64) {
 	r.t.Helper()
 	for _, n := range ns {
@@ -250,7 +250,7 @@ func contents(t *testing.T, fs storage.FS, path string) []string {
 	return got
 }
 
-// complete checks that a type's file holds what was published, once and in order, and that nothing is pending.
+// complete checks that a type's file holds the published messages, once and in order, and that nothing is pending.
 func (r *rig) complete(typ string) {
 	r.t.Helper()
 	got := contents(r.t, r.disk, dir+"/"+storage.FileName(typ))
@@ -289,7 +289,7 @@ func TestPoolDrainsATypeInOrder(t *testing.T) {
 // The requests that draining a small type takes: with many small types nothing else matters.
 func TestASmallTypeCostsFewOperations(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		for range 2 { // also when the file exists
+		for range 2 { // the second time with an existing file
 			r.publish(typ, 10)
 			counts := map[queuetest.Op]int{}
 			var mu sync.Mutex
@@ -304,7 +304,7 @@ func TestASmallTypeCostsFewOperations(t *testing.T) {
 			}
 			mu.Lock()
 			if counts[queuetest.OpFetch] != 1 || counts[queuetest.OpAck] != 1 || counts[queuetest.OpDepth] != 1 {
-				t.Errorf("a look, a fetch from the start that finds everything, one acknowledgement; got %v", counts)
+				t.Errorf("want a check, a fetch from the start that finds everything, one acknowledgement; got %v", counts)
 			}
 			mu.Unlock()
 			r.complete(typ)
@@ -362,7 +362,7 @@ func TestLostAcknowledgementsAreRefusedByTheFile(t *testing.T) {
 		p.cancel() // the worker dies between sync and acknowledgement
 		<-p.done
 		if got := contents(t, r.disk, testFile); len(got) != 100 {
-			t.Fatalf("%d messages in the file, the test wants all 100 there and none acknowledged", len(got))
+			t.Fatalf("%d messages in the file, the test needs all 100 there and none acknowledged", len(got))
 		}
 		second := r.start(func(c *Config) { c.UntilEmpty = true })
 		if err := second.end(); err != nil {
@@ -444,7 +444,7 @@ func (w ackWatch) AckFile(ctx context.Context, typ string, f queue.RegistryEntry
 	return w.Queue.AckFile(ctx, typ, f, ids)
 }
 
-// Crash row: the power fails at any moment. Acknowledged messages are on the disk.
+// Crash row: the power fails at any moment. All acknowledged messages are on the disk.
 func TestEveryAcknowledgedMessageSurvivesAPowerLoss(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1000)
@@ -455,7 +455,7 @@ func TestEveryAcknowledgedMessageSurvivesAPowerLoss(t *testing.T) {
 	})
 }
 
-// twice is a queue that hands out every message of a Fetch twice.
+// twice is a queue that returns every message of a Fetch twice.
 type twice struct{ queue.Queue }
 
 func (q twice) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
@@ -463,7 +463,7 @@ func (q twice) Fetch(ctx context.Context, typ string, after queue.ID, limit queu
 	return slices.Concat(msgs, msgs), err
 }
 
-// … also when the queue hands out a copy while the first one is not durable yet.
+// … even when the queue returns a copy while the first one is not durable yet.
 func TestCopiesSurviveAPowerLoss(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1000)
@@ -477,7 +477,7 @@ func TestCopiesSurviveAPowerLoss(t *testing.T) {
 	})
 }
 
-// Crash row: two replicas of one type; the holder stops. The other goes on, and nothing is doubled.
+// Crash row: two replicas of one type; the holder stops. The other continues, and nothing is duplicated.
 func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		first := r.start(nil)
@@ -494,8 +494,8 @@ func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		// As the second one came, the first one's heartbeat may have been from before it held the type. Then the second one may think that
-		// the type falls to the first, and learns by its next heartbeat that it has left.
+		// When the second replica started, the first one's heartbeat may have been from before it held the type. Then the second one may
+		// conclude that the type falls to the first, and learns from its next heartbeat that the first has left.
 		if took := time.Since(stopped); took > share.HeartbeatEvery+500*time.Millisecond {
 			t.Errorf("the standby needed %v after a clean stop", took)
 		}
@@ -504,7 +504,7 @@ func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
 	})
 }
 
-// Sessions that are fenced again and again pause for longer and longer. One that is lost after it has worked for long is followed by another at once.
+// Sessions that are fenced again and again pause for longer and longer. A session that is lost after a long time is followed by another at once.
 func TestSessionsThatAreLostAgainAndAgain(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return ErrFenced })))
@@ -545,7 +545,7 @@ func TestSessionsThatAreLostAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Crash row: the holder's lock is lost while it works (expired, deleted, forced). It stops by itself; another session goes on.
+// Crash row: the holder's lock is lost while it works (expired, deleted, forced). The holder stops by itself; another session continues.
 func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
@@ -561,13 +561,13 @@ func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
 		if s := p.Stats(); s.Lost < 5 {
 			t.Errorf("%d sessions noticed the loss, want 5", s.Lost)
 		} else if n := strings.Count(r.log.String(), `"error":`); uint64(n) != s.Lost {
-			t.Errorf("%d losses are told of %d times", s.Lost, n)
+			t.Errorf("%d losses were reported %d times", s.Lost, n)
 		}
 	})
 }
 
-// Crash row: the holder is paused for longer than its lease, and goes on afterwards. In the middle of an append: its write lands behind the
-// successor's fence and is void. Before it opens the file: the file's epoch is its successor's, which is no fault of the database.
+// Crash row: the holder is paused for longer than its lease, then resumes. In the middle of an append: its write lands after the successor's
+// fence and is void. Before it opens the file: the file's epoch is its successor's, which does not mean that the database was restored.
 func TestPausedHolderIsFencedByTheFile(t *testing.T) {
 	for name, here := range map[string]func(c storagetest.Call) bool{
 		"append": func(c storagetest.Call) bool {
@@ -591,7 +591,7 @@ func testPausedHolder(t *testing.T, here func(c storagetest.Call) bool) {
 			}
 			return nil
 		}}
-		// The zombie's locker is paused with it: its clock stands still, so that it believes in its lock.
+		// The zombie's locker is paused with it: its clock does not advance, so that it considers its lock valid.
 		var frozen sync.Map
 		began := time.Now()
 		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration {
@@ -622,7 +622,7 @@ func testPausedHolder(t *testing.T, here func(c storagetest.Call) bool) {
 		if log := r.log.String(); !strings.Contains(log, "lock lost") {
 			t.Error("the zombie's fencing is not in the log")
 		} else if strings.Contains(log, "set back") {
-			t.Error("the log says that the database was set back")
+			t.Error("the log says that the database was restored")
 		}
 	})
 }
@@ -664,12 +664,12 @@ func TestMissingMessageIsAwaitedAndThenDeclared(t *testing.T) {
 	})
 }
 
-// A message that arrives with a lower ID than what was fetched already is found by the sweeps.
+// A message that arrives with a lower ID than those already fetched is found by the sweeps.
 func TestLateArrivalIsFound(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
 		r.put(2, 100_000, 100_001)
-		time.Sleep(time.Minute) // long caught up with those (a declared gap for producer 2)
+		time.Sleep(time.Minute) // all appended by now (with a declared gap for producer 2)
 		r.put(1, 1)
 		time.Sleep(fullSweepEvery + 5*time.Second)
 		p.stop()
@@ -679,7 +679,7 @@ func TestLateArrivalIsFound(t *testing.T) {
 	})
 }
 
-// … also while other producers keep the walk at the end of the queue and no fetch ever comes back empty.
+// … even while other producers keep the walk at the end of the queue and no fetch ever returns nothing.
 func TestLateArrivalIsFoundWhileOthersKeepPublishing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
@@ -728,12 +728,12 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		if got := contents(t, r.disk, testFile); len(got) != 1 {
 			t.Fatalf("the file holds %q: a silent producer was forgotten while its message was pending", got)
 		}
-		// … and a producer that is silent for long and has nothing pending, in a pool that has short sessions.
+		// … and a producer that has been silent for long and has nothing pending, in a pool that has short sessions.
 		time.Sleep(24 * time.Hour)
 		p := r.start(func(c *Config) { c.Retention = time.Hour })
 		for range 4 {
 			if strings.Contains(r.log.String(), "forgot silent producers") {
-				t.Error("a producer was forgotten on the ground of the queue's clock")
+				t.Error("a producer was forgotten because of the queue's clock")
 			}
 			r.publish(typ, 1)
 			time.Sleep(20 * time.Minute)
@@ -748,8 +748,8 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 	})
 }
 
-// An acknowledgement is lost and found shortly before its producer would be forgotten, far behind the walk, which others keep near the end: no
-// fetch finds the message before the next sweep from the start, which must find its producer in the ledger.
+// An acknowledgement is lost, and its message reappears shortly before its producer would be forgotten, far behind the walk, which others keep near
+// the end: no fetch finds the message before the next sweep from the start, which must find its producer in the ledger.
 func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		const retention, producers = 10 * time.Minute, 20
@@ -762,7 +762,7 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		for i := range producers { // every few seconds, so that not for all of them a sweep begins in the last moment
+		for i := range producers { // every few seconds, so that no sweep begins at the last moment for all of them
 			time.Sleep(time.Until(began.Add(time.Duration(i) * 3 * time.Second)))
 			m := queue.Message{Type: typ, ID: queue.NewID(time.Now(), uint64(i+1), 1), Payload: fmt.Append(nil, i)}
 			copies = append(copies, m)
@@ -789,7 +789,7 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 	})
 }
 
-// A type whose file cannot be used does not keep the others from being served.
+// A type with an unusable file does not keep the others from being served.
 func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))
@@ -804,7 +804,7 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 			t.Errorf("%d of 10 messages of the refused type are left", d.Pending)
 		}
 
-		// Without UntilEmpty the pool goes on with what it can serve, and picks the refused type up when it is mended.
+		// Without UntilEmpty the pool continues with the types it can serve, and picks up the refused type once it is repaired.
 		p := r.start(func(c *Config) { c.Types = []string{"bad", "good"} })
 		r.publish("good", 10)
 		time.Sleep(time.Minute)
@@ -825,7 +825,7 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-// A pool that ends reports what was wrong last: a file that cannot be used, and later can, but finds no room, is no reason to complain.
+// A pool that ends reports the last failure only: a file that was unusable, and now is usable but finds no room, is not reported.
 func TestARefusalThatIsOver(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))
@@ -845,7 +845,7 @@ func TestARefusalThatIsOver(t *testing.T) {
 	})
 }
 
-// What goes wrong at the end of a session that has drained its type is told, also by a pool that ends with it.
+// A failure at the end of a session that has drained its type is reported, even by a pool that ends with it.
 func TestUntilEmptyTellsOfAFailureAtTheVeryEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault func(r *rig, op storagetest.Op) *storagetest.Fault // once everything is acknowledged
@@ -880,7 +880,7 @@ func TestUntilEmptyTellsOfAFailureAtTheVeryEnd(t *testing.T) {
 	}
 }
 
-// Wrong credentials do not get better by waiting.
+// Waiting does not repair wrong credentials.
 func TestMissingPermissionEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for _, op := range []queuetest.Op{queuetest.OpDepth, queuetest.OpFetch} {
@@ -898,7 +898,7 @@ func TestMissingPermissionEndsThePool(t *testing.T) {
 	})
 }
 
-// refusingLocks has locks that cannot be used.
+// refusingLocks has unusable locks.
 type refusingLocks struct {
 	lock.Store
 	errs *sync.Map // by name
@@ -924,7 +924,7 @@ func (s refusingLocks) Acquire(ctx context.Context, name string, h lock.Hold, v 
 	return s.Store.Acquire(ctx, name, h, v)
 }
 
-// What the lock store refuses for good is not waited for. As with files, the pool goes on with the types that it can serve.
+// A permanent refusal by the lock store is not retried. As with files, the pool continues with the types that it can serve.
 func TestLocksThatCannotBeUsed(t *testing.T) {
 	denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
 	damaged := &lock.DamagedError{Name: "bad", Cause: errors.New("not a record")}
@@ -946,7 +946,7 @@ func TestLocksThatCannotBeUsed(t *testing.T) {
 		if got := p.Status().of(t, "bad"); got.State != Refused {
 			t.Errorf("with a damaged record: %+v", got)
 		}
-		errs.Delete("bad") // somebody has removed it
+		errs.Delete("bad") // an operator has removed it
 		time.Sleep(time.Minute)
 		r.complete("bad")
 		p.stop()
@@ -995,7 +995,7 @@ func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 	})
 }
 
-// Crash row: the disk fails. Every error poisons the writer; the next session goes on, nothing is lost or doubled.
+// Crash row: the disk fails. Every error poisons the writer; the next session continues, nothing is lost or duplicated.
 func TestDiskErrorsLoseNothing(t *testing.T) {
 	for _, op := range []storagetest.Op{storagetest.OpAppend, storagetest.OpDatasync, storagetest.OpAllocate, storagetest.OpFileStat} {
 		t.Run(string(op), func(t *testing.T) {
@@ -1023,7 +1023,7 @@ func TestDiskErrorsLoseNothing(t *testing.T) {
 	}
 }
 
-// Crash row: the queue fails in every way at random. Nothing is lost or doubled.
+// Crash row: the queue fails in every way at random. Nothing is lost or duplicated.
 func TestQueueFaultsLoseNothing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		n := 0
@@ -1106,7 +1106,7 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// Times that ns do not reach are the last one that they do.
+// Times that ns cannot represent become the last one that they can.
 func TestRecordOfTheFarFuture(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for i, year := range []int{1970, 2026, 2262, 2263, 9999} {
@@ -1129,7 +1129,7 @@ func TestRecordOfTheFarFuture(t *testing.T) {
 	})
 }
 
-// replacedQueue answers as one whose database was replaced, from a certain moment on.
+// replacedQueue answers, from a certain moment on, as if its database was replaced.
 type replacedQueue struct {
 	queue.Queue
 	replaced atomic.Bool
@@ -1158,7 +1158,7 @@ func (q *replacedQueue) AllSettings(ctx context.Context) (map[string]queue.Setti
 	return s, cmp.Or(q.err(), err)
 }
 
-// No pool goes on with a database that was replaced, even if it has an acknowledgement to deliver, or looks for types for ever.
+// No pool continues with a database that was replaced, even if it has an acknowledgement to deliver, or looks for types indefinitely.
 func TestReplacedDatabaseEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		q := &replacedQueue{Queue: r.queue}
@@ -1171,12 +1171,12 @@ func TestReplacedDatabaseEndsThePool(t *testing.T) {
 			t.Errorf("the pool ended with %v", err)
 		}
 		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("it went on for %v", took)
+			t.Errorf("it continued for %v", took)
 		}
 	})
 }
 
-// A pool that is cancelled says why a session failed meanwhile, unless that is the cancellation.
+// A cancelled pool logs why a session failed meanwhile, unless the cancellation is the reason.
 func TestFailureDuringACancellationIsLogged(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
@@ -1184,7 +1184,7 @@ func TestFailureDuringACancellationIsLogged(t *testing.T) {
 		cancel(errors.New("given up"))
 		for _, err := range []error{fmt.Errorf("fetch: %w", context.Cause(ctx)), errAsked, syscall.EIO} {
 			if p.goesOn(ctx, typ, false, err, &wait.Backoff{}, nil) {
-				t.Errorf("it goes on after %v", err)
+				t.Errorf("it continues after %v", err)
 			}
 			if failed := p.Status().of(t, typ).LastError != ""; failed != (err == syscall.EIO) {
 				t.Errorf("%v is an error of the type: %v", err, failed)
@@ -1196,7 +1196,7 @@ func TestFailureDuringACancellationIsLogged(t *testing.T) {
 	})
 }
 
-// Somebody who has asked for a type waits for its lock: that it is not released is no secret.
+// A replica that asked for a type waits for its lock: a failed release is logged.
 func TestLockThatSomebodyWaitsForIsNotReleased(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var rec record
@@ -1221,7 +1221,7 @@ func TestLockThatSomebodyWaitsForIsNotReleased(t *testing.T) {
 	})
 }
 
-// A pool that is cancelled has no trouble with its types: neither the log nor an event says so.
+// Cancelling a pool is no failure of its types: neither the log nor an event reports one.
 func TestACancellationIsNoErrorOfAType(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
@@ -1229,7 +1229,7 @@ func TestACancellationIsNoErrorOfAType(t *testing.T) {
 		defer cancel()
 		r.publish(typ, 1)
 		time.Sleep(time.Second)
-		r.calls(queuetest.Hang, queuetest.OpAck) // something is in hand
+		r.calls(queuetest.Hang, queuetest.OpAck) // messages are in flight
 		r.publish(typ, 1)
 		time.Sleep(time.Second)
 		p.cancel()
