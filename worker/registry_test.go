@@ -19,11 +19,11 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// badRegistry is a queue whose registry of files takes no updates, until it is well.
+// badRegistry is a queue whose registry of files refuses updates until it is repaired.
 type badRegistry struct {
 	queue.Queue
 	update func(ctx context.Context, well <-chan struct{}) (bool, error)
-	well   chan struct{} // closed then
+	well   chan struct{} // closed when it is repaired
 	asked  atomic.Int64
 	acked  atomic.Int64
 }
@@ -43,7 +43,7 @@ func (q *badRegistry) AckFile(ctx context.Context, typ string, f queue.RegistryE
 	return q.Queue.AckFile(ctx, typ, f, ids)
 }
 
-// A holder that the registry does not take note of appends nothing and acknowledges nothing. It goes on when the registry is well.
+// A holder that cannot register appends nothing and acknowledges nothing. It continues when the registry is repaired.
 func TestNothingIsAppendedWithoutTheRegistry(t *testing.T) {
 	for name, update := range map[string]func(context.Context, <-chan struct{}) (bool, error){
 		"it names another file": func(context.Context, <-chan struct{}) (bool, error) { return false, nil },
@@ -67,11 +67,11 @@ func TestNothingIsAppendedWithoutTheRegistry(t *testing.T) {
 					t.Errorf("%d records in the file, %d acknowledged, %d of 50 messages are pending", len(got), q.acked.Load(), r.pending())
 				}
 				if q.asked.Load() == 0 {
-					t.Error("the registry was not asked: the scenario proves nothing")
+					t.Error("the registry was not called: the scenario proves nothing")
 				}
 				close(q.well)
 				select {
-				case <-p.done: // it has given up the only type it serves, as for any file that cannot be used
+				case <-p.done: // it has given up the only type it serves, as for any unusable file
 				case <-time.After(2 * time.Minute):
 					p.stop()
 				}
@@ -84,7 +84,7 @@ func TestNothingIsAppendedWithoutTheRegistry(t *testing.T) {
 	}
 }
 
-// witness is a queue that notes how much of the file was registered as durable when each message left it.
+// witness is a queue that records how much of the file was registered as durable when each message left the queue.
 type witness struct {
 	queue.Queue
 	mu   sync.Mutex
@@ -125,7 +125,7 @@ func (w *witness) MoveToDeadLetters(ctx context.Context, typ string, letters []q
 	return w.Queue.MoveToDeadLetters(ctx, typ, letters)
 }
 
-// Whatever leaves the queue, acknowledged, as a copy or as a dead letter, the registry knows its record before; also while files are replaced.
+// When a message leaves the queue, acknowledged, as a copy or as a dead letter, the registry already knows its record, even while files are replaced.
 func TestTheRegistryKnowsBeforeAMessageIsGone(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		w := &witness{Queue: r.queue, left: map[queue.ID]uint64{}}
@@ -159,7 +159,7 @@ func TestTheRegistryKnowsBeforeAMessageIsGone(t *testing.T) {
 	})
 }
 
-// A session whose file is not the registered one any more, or has a later writer, acknowledges nothing more and ends.
+// A session whose file is no longer the registered one, or has a later writer, acknowledges nothing more and ends.
 func TestFileThatIsNoLongerRegisteredEndsTheSession(t *testing.T) {
 	for name, another := range map[string]bool{"another file is registered": true, "a higher epoch is registered": false} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestFileThatIsNoLongerRegisteredEndsTheSession(t *testing.T) {
 	}
 }
 
-// A copy is acknowledged for the sake of the first one, which is in the file. Where the file is not, nothing is acknowledged.
+// A copy is acknowledged because its original is in the file. If the file is gone, nothing is acknowledged.
 func TestCopyIsNotAcknowledgedForAFileThatWasMoved(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		m := queue.Message{Type: typ, ID: queue.NewID(time.Now(), 7, 1)}
@@ -221,7 +221,7 @@ func TestCopyIsNotAcknowledgedForAFileThatWasMoved(t *testing.T) {
 	})
 }
 
-// A session that fails tells the registry what it has made durable, also what it could not acknowledge.
+// A session that fails registers the records it made durable, including those it could not acknowledge.
 func TestFailedSessionTellsTheRegistry(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var failing atomic.Bool
@@ -256,7 +256,7 @@ func TestFailedSessionTellsTheRegistry(t *testing.T) {
 	})
 }
 
-// twoDatabases is a queue whose registry of files can be set back by itself.
+// twoDatabases is a queue whose registry of files can be rolled back by itself.
 type twoDatabases struct {
 	queue.Queue
 	mu    sync.Mutex
@@ -299,8 +299,8 @@ func (q *twoDatabases) AckFile(ctx context.Context, typ string, f queue.Registry
 	return ok, err
 }
 
-// setFileBack drains 20 messages, and sets the file back to when it had 10 of them, between two sessions of the pool that it returns. The
-// registry is set back with it, or emptied.
+// setFileBack drains 20 messages, and restores the file to when it had 10 of them, between two sessions of the pool that it returns. The
+// registry is rolled back with the file, or emptied.
 func setFileBack(r *rig, empty bool) (*twoDatabases, *runningPool) {
 	q := &twoDatabases{Queue: r.queue, files: queuetest.NewMemory()}
 	p := r.start(func(c *Config) { c.Queue, c.IdleTimeout, c.Types = q, time.Second, []string{typ, "other"} })
@@ -320,7 +320,7 @@ func setFileBack(r *rig, empty bool) (*twoDatabases, *runningPool) {
 	return q, p
 }
 
-// A pool does not go on with an old copy, although the registry was set back with it and cannot tell. It does when the newest copy is back.
+// A pool does not continue with an old copy, although the registry was rolled back with it and cannot tell. It does when the newest copy is back.
 func TestPoolNeverGoesBackBehindWhatItSawDurable(t *testing.T) {
 	for name, empty := range map[string]bool{"registry set back": false, "registry emptied": true} {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestPoolNeverGoesBackBehindWhatItSawDurable(t *testing.T) {
 	}
 }
 
-// What an administrator has given up by a repair, with a registry that was set back, is given up for the pool, too.
+// Records that an operator gave up by a repair, with a registry that was rolled back, are given up for the pool, too.
 func TestPoolGoesOnBehindARepair(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		q, p := setFileBack(r, false)
@@ -368,7 +368,7 @@ func TestPoolGoesOnBehindARepair(t *testing.T) {
 	})
 }
 
-// What a pool remembers of the producers of a type is in its memory once, also while it holds the type again.
+// A pool keeps the state of a type's producers in memory once, even while it holds the type again.
 func TestLivesAreKeptOnce(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// TestFileWithTooMuchToTakeIn: a file of more producers behind its last checkpoint than any worker writes takes no worker's memory.
+// TestFileWithTooMuchToTakeIn: a file with more producers after its last checkpoint than any worker writes cannot exhaust a worker's memory.
 func TestFileWithTooMuchToTakeIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
@@ -50,8 +50,8 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 	})
 }
 
-// TestStateOfALaterVersion: workers that are started again and again, and cannot read the state in the newest file, leave the fence of the
-// first one only, and name the file.
+// TestStateOfALaterVersion: workers that are started again and again, and cannot read the state in the newest file, leave only the fence of
+// the first one, and name the file.
 func TestStateOfALaterVersion(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1)
@@ -74,14 +74,14 @@ func TestStateOfALaterVersion(t *testing.T) {
 			}
 			now := len(r.disk.ReadFile(testFile))
 			if i > 0 && now != size {
-				t.Errorf("start %d has left something in the file: %d bytes, and %d before", i+1, now, size)
+				t.Errorf("start %d has written to the file: %d bytes, and %d before", i+1, now, size)
 			}
 			size = now
 		}
 	})
 }
 
-// insertOfMany stores messages, each of another producer, of more than a ledger remembers.
+// insertOfMany stores messages, each of its own producer, of more producers than a ledger remembers.
 func (r *rig) insertOfMany() (n int) {
 	_, most := ledger.New(ledger.Options{}).Load()
 	n = max(most, maxGrowth) + 30_000
@@ -93,8 +93,8 @@ func (r *rig) insertOfMany() (n int) {
 	return n
 }
 
-// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Opening a file takes in
-// what is behind its last checkpoint, so a checkpoint comes before that is much, even if every session is killed.
+// TestManyProducersAreDrained: each message has its own producer, as from a program that creates a publisher for each message. Opening a file
+// replays the records after its last checkpoint, so a checkpoint is written before they are many, even if every session is killed.
 func TestManyProducersAreDrained(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
@@ -120,7 +120,7 @@ func TestManyProducersAreDrained(t *testing.T) {
 	})
 }
 
-// A session with a handler, too, remembers no more producers than that.
+// A session with a handler has the same bound of remembered producers.
 func TestManyProducersAreHandled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")

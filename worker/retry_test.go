@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// calls makes the operations named by ops do kind from now on, and the others work.
+// calls makes the given operations fail with kind from now on, and the others work.
 func (r *rig) calls(kind queuetest.Kind, ops ...queuetest.Op) {
 	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 		if slices.Contains(ops, op) {
@@ -22,7 +22,7 @@ func (r *rig) calls(kind queuetest.Kind, ops ...queuetest.Op) {
 	})
 }
 
-// Whoever stops a worker during an outage is not told that it is over.
+// Stopping a worker during an outage does not log that the outage has ended.
 func TestStopDuringAnOutageDoesNotEndIt(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1)
@@ -40,7 +40,7 @@ func TestStopDuringAnOutageDoesNotEndIt(t *testing.T) {
 	})
 }
 
-// What a lost lease, or a cancellation, has called off did not fail.
+// An operation that a lost lease, or a cancellation, cancelled did not fail.
 func TestWhatIsCalledOffIsNoOutage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1)
@@ -56,7 +56,7 @@ func TestWhatIsCalledOffIsNoOutage(t *testing.T) {
 		p.cancel()
 		<-p.done
 		if log := r.log.String(); !strings.Contains(log, "lock lost") || strings.Contains(log, "retrying until it succeeds") {
-			t.Errorf("what was called off is retried:\n%s", log)
+			t.Errorf("a cancelled operation is retried:\n%s", log)
 		}
 	})
 }
@@ -106,6 +106,6 @@ func TestCalledOffQuestionIsNoOutage(t *testing.T) {
 	b.noteAnswer(t.Context(), typ, errors.New("no route"))
 	b.noteAnswer(ended, typ, context.Cause(ended))
 	if s := b.status(time.Hour); s.Outage == nil || s.of(t, typ).LastError != "no route" {
-		t.Errorf("the outage is over: %+v", s)
+		t.Errorf("the outage has ended: %+v", s)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // delay publishes n messages that are due after d.
 func (r *rig) delay(typ string, n int, d time.Duration) {
 	r.t.Helper()
-	r.publish(typ, 0) // makes the publisher
+	r.publish(typ, 0) // creates the publisher
 	var msgs []queue.Message
 	for i := range n {
 		p := fmt.Sprintf("%s after %v: %d", typ, d, i)
@@ -34,21 +34,21 @@ func (r *rig) delay(typ string, n int, d time.Duration) {
 	}
 }
 
-// The pause between two looks ends when the pool is asked to stop, a moment before the scheduler's context does.
+// The pause between two checks ends when the pool is asked to stop, a moment before the scheduler's context does.
 func TestStoppingSchedulerDoesNotLookAgain(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the moment is longest if all take turns
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the moment is longest if all goroutines take turns
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
 		time.Sleep(1500 * time.Millisecond)
 		before := r.queue.Calls(queuetest.OpNextDue)
 		p.stop()
 		if n := r.queue.Calls(queuetest.OpNextDue) - before; n > 1 {
-			t.Errorf("%d looks for delayed messages while the pool stopped, want 1 at most", n)
+			t.Errorf("%d checks for delayed messages while the pool stopped, want 1 at most", n)
 		}
 	})
 }
 
-// TestManyPoolsLookRarelyForDelayedMessages: forty pools together look as often as ten would.
+// TestManyPoolsLookRarelyForDelayedMessages: forty pools together check as often as ten would.
 func TestManyPoolsLookRarelyForDelayedMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		defer r.beat(others(39, "else")...)()
@@ -57,7 +57,7 @@ func TestManyPoolsLookRarelyForDelayedMessages(t *testing.T) {
 		before := r.queue.Calls(queuetest.OpNextDue)
 		time.Sleep(time.Minute)
 		if n := r.queue.Calls(queuetest.OpNextDue) - before; n < 15 || n > 30 {
-			t.Errorf("%d looks for delayed messages in a minute, want 15 to 30", n)
+			t.Errorf("%d checks for delayed messages in a minute, want 15 to 30", n)
 		}
 		r.delay(typ, 1, 3500*time.Millisecond)
 		time.Sleep(scheduleMost + time.Second)
@@ -140,7 +140,7 @@ func TestUntilEmptyTriesAgainToPromoteWhatIsDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.complete(typ)
-		// Without the right to it the rest is drained all the same.
+		// Without the permission to promote, the rest is drained nevertheless.
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 			if op == queuetest.OpPromote {
 				return queuetest.Fault{Kind: queuetest.Refused}
@@ -186,7 +186,7 @@ func TestUntilEmptyGoesOnBehindAFasterPromoter(t *testing.T) {
 	})
 }
 
-// fewPromotions is a queue that promotes seven messages at a time at most, so that schedulers take turns in the middle of a backlog.
+// fewPromotions is a queue that promotes at most seven messages at a time, so that schedulers take turns in the middle of a backlog.
 type fewPromotions struct{ queue.Queue }
 
 func (q fewPromotions) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
@@ -194,7 +194,7 @@ func (q fewPromotions) Promote(ctx context.Context, limit queue.Limit) (queue.Pr
 	return q.Queue.Promote(ctx, limit)
 }
 
-// TestSchedulersUnderFaults: promotions fail in every way, are paused for longer than the lease, the pools die, the lock is taken away.
+// TestSchedulersUnderFaults: promotions fail in every way or pause for longer than the lease, pools die, the lock is lost.
 // Every message is in the file once, in the order of the due times, without a gap.
 func TestSchedulersUnderFaults(t *testing.T) {
 	for seed := range uint64(6) {
@@ -255,7 +255,7 @@ func TestSchedulersUnderFaults(t *testing.T) {
 	}
 }
 
-// afterOf is the delay that a payload names.
+// afterOf returns the delay that a payload names.
 func afterOf(payload string) time.Duration {
 	_, rest, _ := strings.Cut(payload, " after ")
 	d, _, _ := strings.Cut(rest, ":")
@@ -263,7 +263,7 @@ func afterOf(payload string) time.Duration {
 	return after
 }
 
-// A producer that is silent for long is not forgotten while a delayed message may be on its way under its number.
+// A producer that has been silent for long is not forgotten while a delayed message may be in transit under its number.
 func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
@@ -288,8 +288,8 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 	})
 }
 
-// Delayed messages that cannot be promoted, and those that cannot even be read: they keep no scheduler busy, hold nothing up, and producers
-// that are silent for long are forgotten all the same.
+// Delayed messages that cannot be promoted, or cannot even be read, keep no scheduler busy and block nothing, and producers that have been
+// silent for long are forgotten nevertheless.
 func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)

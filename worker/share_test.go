@@ -29,7 +29,7 @@ type fleet struct {
 	handovers int                 // sessions begun
 }
 
-// commit is when and by whom messages became durable.
+// commit says when messages became durable, and through which pool.
 type commit struct {
 	pool *runningPool
 	at   time.Time
@@ -104,7 +104,7 @@ func counts(pools ...*runningPool) (n []int, sum int) {
 	return n, sum
 }
 
-// balance expects that all types are held and the pools within one of each other, within a time of traffic.
+// balance expects all types to be held within a time of traffic, by pools whose numbers differ by one at most.
 func (f *fleet) balance(within time.Duration, pools ...*runningPool) {
 	f.t.Helper()
 	for end := time.Now().Add(within); ; f.traffic(time.Second) {
@@ -118,7 +118,7 @@ func (f *fleet) balance(within time.Duration, pools ...*runningPool) {
 	}
 }
 
-// held expects that all types are held, within a time of traffic.
+// held expects all types to be held within a time of traffic.
 func (f *fleet) held(within time.Duration, pools ...*runningPool) {
 	f.t.Helper()
 	for end := time.Now().Add(within); ; f.traffic(time.Second) {
@@ -163,7 +163,7 @@ func TestTypesAreSharedEvenlyAndStay(t *testing.T) {
 	})
 }
 
-// Shares that cannot be the same are not evened out for ever.
+// Shares that cannot be equal are not rebalanced indefinitely.
 func TestTypesDoNotMoveForADifferenceOfOne(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 7) // 3, 2 and 2
@@ -207,12 +207,12 @@ func TestAReplicaThatLeavesIsReplacedAtOnce(t *testing.T) {
 			t.Errorf("the stop took %v", took)
 		}
 		f.held(5*time.Second, b, c)
-		f.balance(time.Minute, b, c) // both take what is free, each by what it knew of the other
+		f.balance(time.Minute, b, c) // both take free types, each by its knowledge of the other
 		f.drained(b, c)
 	})
 }
 
-// dying makes a pool whose machine can be cut off: its queue and its locks answer no more.
+// dying creates a pool whose machine can be cut off: its queue and its locks stop answering.
 func (f *fleet) dying(change func(*Config)) (p *runningPool, die func()) {
 	f.t.Helper()
 	gone := make(chan struct{})
@@ -263,7 +263,7 @@ func (q cutOff) Leave(ctx context.Context, id string) error {
 }
 
 func TestTheTypesOfADeadReplicaAreTakenWithinALease(t *testing.T) {
-	const noticed = 3 * share.HeartbeatEvery // the others see that nothing comes any more
+	const noticed = 3 * share.HeartbeatEvery // the others notice that its heartbeats have stopped
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 30)
 		f.traffic(time.Second)
@@ -290,7 +290,7 @@ func TestTheTypesOfADeadReplicaAreTakenWithinALease(t *testing.T) {
 	})
 }
 
-// slowestWake tells how long new types wait for their first commit.
+// slowestWake returns the longest time that a new type waits for its first commit.
 func (f *fleet) slowestWake(n int) (slowest time.Duration) {
 	f.t.Helper()
 	began := time.Now()
@@ -311,7 +311,7 @@ func (f *fleet) slowestWake(n int) (slowest time.Duration) {
 	return slowest
 }
 
-// New types are found within seconds, also right after one of two replicas has died, although the list of workers still has it.
+// New types are found within seconds, even right after one of two replicas has died and is still in the list of workers.
 func TestNewTypesDoNotWaitForTheDead(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 10)
@@ -328,7 +328,7 @@ func TestNewTypesDoNotWaitForTheDead(t *testing.T) {
 	})
 }
 
-// A member lives, serves everything as it says, and takes nothing.
+// A member is alive, claims to serve everything, and takes nothing.
 func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -352,8 +352,8 @@ func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// oldLooks is a queue whose list of members shows two more: "busy", which holds all the types in as many looks as are old, and a
-// second one that holds half of them from then on.
+// oldLooks is a queue whose list of members shows two more: "busy", which holds all the types in as many reads as old says, and a
+// second one that holds half of the types from then on.
 type oldLooks struct {
 	queue.Queue
 	types []string
@@ -372,10 +372,10 @@ func (q *oldLooks) Members(ctx context.Context, after string, most int) ([]queue
 	return append(members, busy, second), err
 }
 
-// A replica that comes while types change hands sees who held them before. It asks for a type when two looks in a row say that it
-// should have it.
+// A replica that starts while types change hands sees their previous holders. It asks for a type only when two reads in a row say that
+// it should have it.
 func TestOneLookIsNoGroundToAsk(t *testing.T) {
-	for old, want := range map[int64]bool{2: false, 1000: true} { // the types are known from the second look on
+	for old, want := range map[int64]bool{2: false, 1000: true} { // the types are known from the second read on
 		onRig(t, func(t *testing.T, r *rig) {
 			f := newFleet(r, 2)
 			began := time.Now()
@@ -399,14 +399,14 @@ func TestOneLookIsNoGroundToAsk(t *testing.T) {
 				asked = asked || rec.Hold != nil && rec.Hold.Asked != ""
 			}
 			if asked != want || q.looks.Load() < 4 {
-				t.Errorf("asked = %v after %d looks of which %d are old, want %v", asked, q.looks.Load(), old, want)
+				t.Errorf("asked = %v after %d reads of which %d are old, want %v", asked, q.looks.Load(), old, want)
 			}
 			p.stop()
 		})
 	}
 }
 
-// A replica that cannot see the others serves everything that it can.
+// A replica that cannot see the others serves as many types as it can.
 func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
 		onRig(t, func(t *testing.T, r *rig) {
@@ -458,7 +458,7 @@ func TestTypesAreSharedAmongUnequalMembers(t *testing.T) {
 	})
 }
 
-// Pools with UntilEmpty drain everything, and end, whoever else is at work.
+// Pools with UntilEmpty drain everything and end, whichever other pools are at work.
 func TestUntilEmptyBesideOthers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 30)
@@ -500,7 +500,7 @@ func TestAPausedTypeIsLeftAlone(t *testing.T) {
 		pause(true)
 		f.traffic(5 * time.Second)
 		before := pending()
-		// Settings that cannot be read change nothing.
+		// Unreadable settings change nothing.
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 			if op == queuetest.OpAllSettings {
 				return queuetest.Fault{Kind: queuetest.Unreachable}
@@ -573,8 +573,8 @@ func (q slow) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry)
 	return q.Queue.UpdateFile(ctx, typ, f)
 }
 
-// Handing a type over interrupts its service for less than 100 ms, with a server that takes 4 ms for everything: when another replica
-// takes its share, when an operator asks for it, and when its holder stops.
+// A handoff interrupts the service of a type for less than 100 ms, with a server that takes 4 ms for each operation: when another
+// replica takes its share, when an operator asks for the type, and when its holder stops.
 func TestAHandOverTakesLessThan100ms(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.locks.Inject(func(locktest.Call) locktest.Fault {
@@ -626,13 +626,13 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 		}
 		f.mu.Unlock()
 		if handed < 5 {
-			t.Errorf("%d hand-overs, want 5", handed)
+			t.Errorf("%d handoffs, want 5", handed)
 		}
 		f.drained(b)
 	})
 }
 
-// A holder that lingers has traffic, too, though it fetches rarely.
+// A holder that lingers counts as having traffic, too, though it fetches rarely.
 func TestAHandOverOfAPoolThatLingers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var fetched, released, acquired atomic.Pointer[time.Time]
@@ -677,7 +677,7 @@ func TestAHandOverOfAPoolThatLingers(t *testing.T) {
 			t.Fatalf("the type was not handed over (%v)", err)
 		}
 		if gap := acquired.Load().Sub(*released.Load()); gap > 10*time.Millisecond {
-			t.Errorf("nobody had the type for %v", gap)
+			t.Errorf("no pool served the type for %v", gap)
 		}
 		b.stop()
 		r.mustDrain(nil)
@@ -685,7 +685,7 @@ func TestAHandOverOfAPoolThatLingers(t *testing.T) {
 	})
 }
 
-// So it does when the other replica has come just before the stop, or comes at the same time: whichever looks last sees the other one.
+// The same holds if the other replica starts just before the stop, or at the same time: whichever reads the list last sees the other one.
 func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
 	moments := []time.Duration{100 * time.Millisecond, time.Second, 1900 * time.Millisecond}
 	for early := -20 * time.Millisecond; early <= 20*time.Millisecond; early += 500 * time.Microsecond {
@@ -733,7 +733,7 @@ func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
 				f.mu.Unlock()
 				i := slices.IndexFunc(commits, func(c commit) bool { return c.pool == b })
 				if i < 1 {
-					t.Fatal("the other replica did not go on")
+					t.Fatal("the other replica did not continue")
 				}
 				gap := commits[i].at.Sub(commits[i-1].at)
 				if gap > 100*time.Millisecond {
@@ -745,7 +745,7 @@ func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
 	}
 }
 
-// The end of a session does not write again what the last acknowledgement has registered.
+// The end of a session does not register again what the last acknowledgement has registered.
 func TestTheEndOfASessionIsRegisteredOnce(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		counted := countedRegistry{Queue: r.queue}
@@ -781,7 +781,7 @@ func (q *countedRegistry) UpdateFile(ctx context.Context, typ string, f queue.Re
 	return q.Queue.UpdateFile(ctx, typ, f)
 }
 
-// A replica's heartbeats report what keeps it from draining a type, until that is over.
+// A replica's heartbeats report the error that keeps it from draining a type, until it is resolved.
 func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(testFile, []byte("not one of ours"))
@@ -801,7 +801,7 @@ func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		if members, err = r.queue.Members(t.Context(), "", 0); err != nil || len(members[0].Errors) != 0 {
-			t.Errorf("%+v, %v; it is over", members, err)
+			t.Errorf("%+v, %v; the failure is resolved", members, err)
 		}
 		p.stop()
 	})

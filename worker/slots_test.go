@@ -57,8 +57,8 @@ func inPlace(t *testing.T, fsys storage.FS, dir, typ string) []string {
 	return all
 }
 
-// TestReplicasThatShareNoDisk: replicas on hosts that have nothing in common but a queue, a lock service and a store of slots, whose requests
-// are slow, lost, made late or made without an answer, and full at times. Hosts stand still for longer than their leases, and die.
+// TestReplicasThatShareNoDisk: replicas on hosts that share only a queue, a lock service and a store of slots. The store's requests are slow,
+// lost, executed late or executed without an answer, and the store is full at times. Hosts pause for longer than their leases, and die.
 func TestReplicasThatShareNoDisk(t *testing.T) {
 	seeds := uint64(30)
 	if testing.Short() {
@@ -116,7 +116,7 @@ func (s *unwritable) Create(ctx context.Context, name string, data []byte) error
 	return s.Store.Create(ctx, name, data)
 }
 
-// Messages count as appended when they are durable: those of a request that has failed are appended by a later session.
+// Messages count as appended when they are durable: those of a failed request are appended by a later session.
 func TestAppendedMessagesAreDurable(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		store := &unwritable{Store: slotstest.NewMem(20_000)}
@@ -148,7 +148,7 @@ type cluster struct {
 	r     *rig
 	mem   *slotstest.Mem
 	hosts []*host
-	dead  []*host // whose requests may still be under way
+	dead  []*host // their requests may still be in flight
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -160,7 +160,7 @@ type host struct {
 	pool *runningPool
 	tap  *slotstest.Tap
 	mu   sync.Mutex
-	till time.Time // nothing leaves it before
+	till time.Time // it sends nothing before this
 }
 
 func (h *host) stand(d time.Duration) {
@@ -212,7 +212,7 @@ func (c *cluster) fault(call slotstest.Call) *slotstest.Fault {
 	return nil
 }
 
-// die ends a host as a power failure does: its process does nothing more, and what it has sent may still arrive.
+// die ends a host as a power failure does: its process does nothing more, but requests that it has sent may still arrive.
 func (c *cluster) die() {
 	i := c.draw(len(c.hosts))
 	h := c.hosts[i]
@@ -223,7 +223,7 @@ func (c *cluster) die() {
 	c.deliver()
 }
 
-// deliver makes some requests, in any order, that are still under way.
+// deliver executes some of the requests in flight, in any order.
 func (c *cluster) deliver() {
 	for _, h := range slices.Concat(c.dead, c.hosts) {
 		for n := h.tap.Late(); n > 0; n-- {
@@ -238,7 +238,7 @@ func (c *cluster) calm() {
 	c.quiet = true
 }
 
-// TestAFileOfManySlotsGoesOnInAnother: a file has at most so many slots that its names can be listed at once.
+// TestAFileOfManySlotsGoesOnInAnother: a file has no more slots than can be listed at once.
 func TestAFileOfManySlotsGoesOnInAnother(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		mem := slotstest.NewMem(64) // a slot for every few bytes
@@ -260,7 +260,7 @@ func TestAFileOfManySlotsGoesOnInAnother(t *testing.T) {
 	})
 }
 
-// TestFullStoreIsWaitedOut: a store that is full stops a type until there is room. The log reports the lack of room, and not what it did to a writer.
+// TestFullStoreIsWaitedOut: a full store stops a type until there is room. The log reports the lack of room, not its effect on a writer.
 func TestFullStoreIsWaitedOut(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		mem, c := slotstest.NewMem(1<<20), &cluster{}
@@ -278,7 +278,7 @@ func TestFullStoreIsWaitedOut(t *testing.T) {
 		r.publish(typ, 100)
 		time.Sleep(2 * time.Minute)
 		if n := strings.Count(r.log.String(), "the type goes on when there is room"); n < 2 || n > 30 {
-			t.Errorf("told %d times in 2 minutes", n)
+			t.Errorf("logged %d times in 2 minutes", n)
 		}
 		if log := r.log.String(); strings.Contains(log, "dead") || !strings.Contains(log, "orders.fpl: no room: the store is full: QuotaExceeded; free some space in the store") {
 			t.Errorf("the log says: %s", log)
@@ -295,7 +295,7 @@ func TestFullStoreIsWaitedOut(t *testing.T) {
 	})
 }
 
-// A queue that is slow, and a store that is: nothing is acknowledged before it is in the store.
+// With a slow queue or a slow store, messages are acknowledged only after they are in the store.
 func TestNothingIsAcknowledgedBeforeTheStoreHasIt(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		mem := slotstest.NewMem(1 << 20)
@@ -325,7 +325,7 @@ func TestNothingIsAcknowledgedBeforeTheStoreHasIt(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		mu.Lock()
 		if acked > 0 {
-			t.Errorf("%d acknowledgements, and the store takes nothing", acked)
+			t.Errorf("%d acknowledgements, although the store accepts nothing", acked)
 		}
 		mu.Unlock()
 		p.cancel()

@@ -36,7 +36,7 @@ func TestStatusTellsWhoHoldsAndWhoWaits(t *testing.T) {
 		time.Sleep(time.Second)
 		second := r.start(func(c *Config) { c.Types = []string{typ, "quiet"} })
 		time.Sleep(time.Second)
-		r.publish(typ, 1) // both see it, one holds
+		r.publish(typ, 1) // both see it, one holds the type
 		time.Sleep(time.Second)
 
 		s := first.Status()
@@ -85,7 +85,7 @@ func TestStatusOfAMessageThatFails(t *testing.T) {
 	})
 }
 
-// A pause that ends with the session is followed by no call.
+// If a pause ends with the session, no call follows.
 func TestRetriesAreCalls(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var calls uint64
@@ -102,7 +102,7 @@ func TestRetriesAreCalls(t *testing.T) {
 	})
 }
 
-// A type whose messages cannot be acknowledged, or put aside, is blocked until they can.
+// A type whose messages cannot be acknowledged, or put aside, is blocked until they can be.
 func TestStatusOfAnAcknowledgementThatFails(t *testing.T) {
 	refuse := inFiles(func(f *Files) { f.Filter = func(queue.Message) error { return errors.New("not wanted") } })
 	for op, change := range map[queuetest.Op]func(*Config){queuetest.OpAck: func(*Config) {}, queuetest.OpMoveToDeadLetters: refuse} {
@@ -149,8 +149,8 @@ func TestStatusOfAFileThatCannotBeUsed(t *testing.T) {
 	})
 }
 
-// A type is not refused any more when its file could be opened, however long the session takes: another type that cannot be served
-// does not take down the pool.
+// A type is no longer refused once its file could be opened, however long the session takes: another type that cannot be served does
+// not end the pool.
 func TestATypeThatIsServedIsNotRefused(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for _, typ := range []string{typ, "audit"} {
@@ -160,14 +160,14 @@ func TestATypeThatIsServedIsNotRefused(t *testing.T) {
 		r.publish(typ, 1)
 		time.Sleep(time.Minute)
 		if got := p.Status().of(t, typ); got.State != Refused {
-			t.Errorf("with somebody else's file: %+v", got)
+			t.Errorf("with a foreign file: %+v", got)
 		}
 		if err := r.disk.Remove(testFile); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		if got := p.Status().of(t, typ); got.State != Held || got.Appended != 1 {
-			t.Errorf("after that was removed: %+v", got)
+			t.Errorf("after the foreign file was removed: %+v", got)
 		}
 		r.publish("audit", 1)
 		time.Sleep(time.Minute)
@@ -182,7 +182,7 @@ func TestATypeThatIsServedIsNotRefused(t *testing.T) {
 	})
 }
 
-// A type that this pool could not serve is not blocked, or refused, any more when there is nothing left to serve: it was purged, or drained by
+// A type that this pool could not serve is no longer blocked, or refused, when there is nothing left to serve: it was purged, or drained by
 // another pool.
 func TestWhatOthersHaveDrainedIsNotBlocked(t *testing.T) {
 	for want, fail := range map[State]func(r *rig) (repair func()){
@@ -215,7 +215,7 @@ func TestWhatOthersHaveDrainedIsNotBlocked(t *testing.T) {
 	}
 }
 
-// The errors of a pool come in the order of the types.
+// The errors of a pool are in the order of the types.
 func TestRefusalsAreSorted(t *testing.T) {
 	b, want := newBook(), ""
 	for i := range 10 {
@@ -239,7 +239,7 @@ func TestStatusCountsLossesByCause(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.publish(typ, 1)
 		time.Sleep(10 * time.Second)
-		r.locks.Edit(typ, func(rec *lock.Record) bool { // another one took it
+		r.locks.Edit(typ, func(rec *lock.Record) bool { // another holder took it
 			if rec.Hold != nil {
 				other := *rec.Hold
 				other.ID = lock.NewHoldID()
@@ -259,7 +259,7 @@ func TestStatusCountsLossesByCause(t *testing.T) {
 	})
 }
 
-// A session in which nothing ends for minutes is stuck; a handler that takes its time is not, nor is a server that is away.
+// A session in which no step ends for minutes is stuck; with a slow handler or an unreachable server it is not.
 func TestStatusTellsWhatIsStuck(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		slow := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error {
@@ -290,7 +290,7 @@ func TestStatusTellsWhatIsStuck(t *testing.T) {
 	})
 }
 
-// What fails and is retried is blocked and not stuck: another process would fail, too.
+// A type whose operations fail and are retried is blocked and not stuck: another process would fail, too.
 func TestWhatIsRetriedIsNotStuck(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.calls(queuetest.Unreachable, queuetest.OpMoveToDeadLetters)
@@ -324,7 +324,7 @@ func TestStatusTellsOfAnOutage(t *testing.T) {
 				t.Errorf("no outage while the server does not answer (fault %v)", kind)
 			}
 			r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
-			if kind != queuetest.Hang { // what hangs is ended by its context only
+			if kind != queuetest.Hang { // a hanging operation is ended only by its context
 				time.Sleep(time.Minute)
 				if s := p.Status(); s.Outage != nil {
 					t.Errorf("%v after the outage", s.Outage)

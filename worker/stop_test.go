@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// A replica with nothing in hand stops within a second and without an error, whichever request the queue leaves unanswered.
+// A replica with nothing in flight stops within a second and without an error, whichever request the queue leaves unanswered.
 func TestIdleReplicaStopsWhileTheQueueHangs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(*Config)
@@ -81,7 +81,7 @@ func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the pool ended after %v", took)
 		}
-		// The release goes on in the background: it is done when the server answers again.
+		// The release continues in the background: it succeeds when the server answers again.
 		r.locks.Inject(nil)
 		if err := p.end(); err != nil {
 			t.Error(err)
@@ -92,7 +92,7 @@ func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
 	})
 }
 
-// distant is a queue to which an acknowledgement takes a moment. It does not arrive if the context ends before.
+// distant is a queue where an acknowledgement takes a moment, and does not arrive if the context ends before.
 type distant struct{ queue.Queue }
 
 func (o distant) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
@@ -103,7 +103,7 @@ func (o distant) AckFile(ctx context.Context, typ string, f queue.RegistryEntry,
 	return o.Queue.AckFile(ctx, typ, f, ids)
 }
 
-// Messages in hand are finished, however long the queue takes to answer, and the lock is released.
+// Messages in flight are finished, however long the queue takes to answer, and the lock is released.
 func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
@@ -118,7 +118,7 @@ func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
 		p.Stop()
 		time.Sleep(10 * time.Second)
 		if !p.Status().Running {
-			t.Fatalf("the pool ended with %d messages in hand", r.pending())
+			t.Fatalf("the pool ended with %d messages in flight", r.pending())
 		}
 		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
 		if err := p.end(); err != nil {

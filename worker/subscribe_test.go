@@ -14,7 +14,7 @@ func kinds(events <-chan Event) (kinds []string) {
 	return kinds
 }
 
-// Two subscribers with room for everything get everything they asked for, in order, and then the end.
+// Two subscribers with room for all events get every event of their kinds, in order, and then the end.
 func TestSubscribersGetEventsInOrder(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)
@@ -37,7 +37,7 @@ func TestSubscribersGetEventsInOrder(t *testing.T) {
 	})
 }
 
-// A subscriber that reads nothing does not hold the pool back. It has the newest events, and knows how many it missed.
+// A subscriber that reads nothing does not delay the pool. It has the newest events, and knows how many it missed.
 func TestSlowSubscriberMissesTheOldestEvents(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		p := r.start(nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// Trace sees every message once, before its batch is written; what it returns is called when a power failure could not take the
-// batch away any more.
+// Trace sees every message once, before its batch is written; the function that it returns is called once the batch would survive a
+// power failure.
 func TestTraceFollowsBatchesToTheDisk(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 500)
@@ -31,7 +31,7 @@ func TestTraceFollowsBatchesToTheDisk(t *testing.T) {
 			}
 			to := len(seen)
 			if got := contents(t, r.disk, testFile); len(got) > from {
-				t.Errorf("%d messages are in the file when the batch behind %d begins", len(got), from)
+				t.Errorf("%d messages are in the file when the batch after %d begins", len(got), from)
 			}
 			return func(err error) {
 				open--
@@ -39,7 +39,7 @@ func TestTraceFollowsBatchesToTheDisk(t *testing.T) {
 				after := r.disk.Clone()
 				after.Crash(storagetest.Crash{})
 				if got := contents(t, after, testFile); err != nil || len(got) < to {
-					t.Errorf("told of the end of the batch up to %d (%v), and %d messages are on the disk", to, err, len(got))
+					t.Errorf("the batch up to %d was reported as ended (%v), and %d messages are on the disk", to, err, len(got))
 				}
 			}
 		}
@@ -47,7 +47,7 @@ func TestTraceFollowsBatchesToTheDisk(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if ended != 10 {
-			t.Errorf("told of the end of %d batches, while the session goes on", ended)
+			t.Errorf("%d batches were reported as ended while the session continues", ended)
 		}
 		p.stop()
 		r.complete(typ)
@@ -76,12 +76,12 @@ func TestTraceIsToldOfFailures(t *testing.T) {
 		p.stop()
 		r.complete(typ)
 		if n := len(errs); n < 2 || !errors.Is(errs[0], storage.ErrNoSpace) || errs[n-1] != nil {
-			t.Errorf("told %v, want at least one full disk and a success at the end", errs)
+			t.Errorf("reported %v, want at least one full disk and a success at the end", errs)
 		}
 	})
 }
 
-// A Trace that is not interested in a batch returns nil.
+// A Trace may return nil to ignore a batch.
 func TestTraceMayReturnNothing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)

@@ -15,7 +15,7 @@ import (
 
 const badHeader = `the header "attempts" is a number, want string`
 
-// spoil makes messages of producer 1 undecodable, or with why "" mends them.
+// spoil makes messages of producer 1 undecodable, or with why "" repairs them.
 func (r *rig) spoil(why string, ns ...uint64) {
 	for _, n := range ns {
 		r.memory().Spoil(typ, message(1, n).ID, why)
@@ -32,7 +32,7 @@ func (r *rig) left() int {
 	return d.Pending
 }
 
-// An operator's script spoils messages, and is undone: before the gap timeout nothing has happened, and after it nothing is lost.
+// An operator's script spoils messages, and is undone: before the gap timeout it has no effect, and after it no message is lost.
 func TestSpoiledMessagesAreHeldUntilTheyAreRepaired(t *testing.T) {
 	for name, undone := range map[string]time.Duration{"within the gap timeout": 20 * time.Second, "after it": 10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestSpoiledMessagesAreHeldUntilTheyAreRepaired(t *testing.T) {
 	}
 }
 
-// One warning for each, up to a bound; and what is said of the gap is true.
+// There is one warning for each message, up to a bound, and the warning about the gap is correct.
 func TestSpoiledMessagesAreNamedInTheLog(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1, 2, 3, 4)
@@ -125,7 +125,7 @@ func wantUnfit(t *testing.T, err error, messages, foreign int, first string) {
 	}
 }
 
-// UntilEmpty drains what can be appended, and says what is left.
+// UntilEmpty drains the messages that can be appended, and reports the others.
 func TestUntilEmptySaysWhatIsLeft(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1, 2, 3)
@@ -149,7 +149,7 @@ func TestUntilEmptySaysWhatIsLeft(t *testing.T) {
 			t.Errorf("the file holds %q", got)
 		}
 		began = time.Now()
-		wantUnfit(t, r.drain(nil), 0, 2, `"note-1"`) // no session is needed for that
+		wantUnfit(t, r.drain(nil), 0, 2, `"note-1"`) // this needs no session
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v to see foreign keys", took)
 		}
@@ -165,7 +165,7 @@ func TestUntilEmptySaysWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A worker that stays says it, too, in its state and once in the log: whether the type has messages or not.
+// A worker that keeps running reports them, too, in its state and once in the log, whether the type has messages or not.
 func TestForeignKeysBlockNothingAndAreNamed(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.memory().PlantForeign(typ, "note-1")
@@ -205,7 +205,7 @@ func TestForeignKeysBlockNothingAndAreNamed(t *testing.T) {
 	})
 }
 
-// A handler gets the others, and what is repaired, late.
+// A handler gets the other messages, and the repaired ones late.
 func TestHandlerPassesSpoiledMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var handled []string
@@ -241,11 +241,11 @@ func TestUnfitIsBounded(t *testing.T) {
 	u.note(unfitKey{key: "note"}, whyForeign, 0)
 	u.note(unfitKey{id: message(1, 1).ID}, badHeader, 0)
 	if u.end(false); len(u.entries) != 1 || u.told != 1 || u.capped {
-		t.Errorf("%d are remembered, %d have had a warning, capped %v; want the one that the last sweep has seen", len(u.entries), u.told, u.capped)
+		t.Errorf("%d are remembered, %d have had a warning, capped %v; want the one that the last sweep saw", len(u.entries), u.told, u.capped)
 	}
 }
 
-// strayQueue has passed over something that is not ours.
+// strayQueue has skipped a foreign document.
 type strayQueue struct {
 	queue.Queue
 	strays []queue.Strays
@@ -253,13 +253,13 @@ type strayQueue struct {
 
 func (q strayQueue) Strays() []queue.Strays { return q.strays }
 
-// TestStraysAreNamedOnce: the log says what the queue passes over, how much and what to do, once of each kind.
+// TestStraysAreNamedOnce: the log says which documents the queue skips, how many and what to do, once for each kind.
 func TestStraysAreNamedOnce(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		strays := []queue.Strays{{In: "the shelf", What: "shoes", Count: 60_000, Example: "left", Remedy: "a broom removes them"},
 			{In: "the shelf", What: "hats", Count: 1, Example: "bowler", Remedy: "wear it"}}
 		p := r.start(func(c *Config) { c.Queue = strayQueue{c.Queue, strays} })
-		q := r.start(func(c *Config) { // without a scheduler, which looks too
+		q := r.start(func(c *Config) { // without a scheduler, which checks too
 			c.Queue, c.Types, c.AllTypes, c.NoScheduler = strayQueue{c.Queue, strays[1:]}, nil, true, true
 		})
 		time.Sleep(time.Minute)
@@ -278,7 +278,7 @@ func TestStraysAreNamedOnce(t *testing.T) {
 	})
 }
 
-// A message that waits, and that somebody purges, is not waited for any longer: the session of a quiet type rests.
+// A waiting message that is purged is no longer waited for: the session of a quiet type rests.
 func TestNobodyWaitsForWhatWasPurged(t *testing.T) {
 	for name, waits := range map[string]uint64{"unfit": 2, "behind a gap": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -299,13 +299,13 @@ func TestNobodyWaitsForWhatWasPurged(t *testing.T) {
 				before := r.queue.Calls(queuetest.OpFetch)
 				time.Sleep(10 * time.Minute)
 				if n := r.queue.Calls(queuetest.OpFetch) - before; n > 10 {
-					t.Errorf("%d fetches in ten minutes: something is waited for", n)
+					t.Errorf("%d fetches in ten minutes: the session waits for a message", n)
 				}
 				r.put(1, 4)
 				r.put(2, 1)
 				time.Sleep(time.Minute)
 				if n := r.left(); n != 1 {
-					t.Errorf("%d messages wait, want the one behind the gap", n)
+					t.Errorf("%d messages wait, want the one after the gap", n)
 				}
 				time.Sleep(time.Hour)
 				p.stop()

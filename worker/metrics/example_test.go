@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/worker/metrics"
 )
 
-// open opens a database in a temporary directory that is gone at the end of the example.
+// open opens a database in a temporary directory that is removed at the end of the example.
 func open(ctx context.Context) (b *fencepost.Backend, remove func()) {
 	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// fakeTypes are n types that count as they are told to.
+// fakeTypes returns n types whose counters a test sets.
 func fakeTypes(n int) []worker.TypeStatus {
 	types := make([]worker.TypeStatus, n)
 	for i := range types {
@@ -27,13 +27,13 @@ func appended(told []typeCounts) map[string]uint64 {
 	return values
 }
 
-// Whatever types do, no counter of a group falls, and together they rise by what was counted: never twice, and never by a total.
+// Whatever types do, no counter of a group falls, and together they rise by the events counted: never twice, and never by a total.
 func TestCountersOfGroupsNeverJump(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		g, types := newGroups(5), fakeTypes(40)
 		now := time.Unix(1000, 0)
-		last := appended(g.take(types[:30], now)) // some come later
+		last := appended(g.take(types[:30], now)) // the others follow later
 		served, moved, known := 30, 0, 30
 		for range 300 {
 			now = now.Add(time.Minute)
@@ -46,7 +46,7 @@ func TestCountersOfGroupsNeverJump(t *testing.T) {
 					s.State = worker.Blocked
 				}
 				if r.IntN(4) == 0 {
-					n := uint64(r.IntN(1 + 1000*((i+int(now.Unix()/6000))%10/9))) // who is busy changes
+					n := uint64(r.IntN(1 + 1000*((i+int(now.Unix()/6000))%10/9))) // the busy types change
 					s.Appended += n
 					increase[s.Type] = n
 				}
@@ -64,7 +64,7 @@ func TestCountersOfGroupsNeverJump(t *testing.T) {
 						t.Fatalf("seed %d: %s rose from %d to %d, and counted %d", seed, typ, before, v, increase[typ])
 					case had:
 						increase[typ] = 0
-					case i >= known: // new, and told from its total on
+					case i >= known: // new, and reported from its total on
 						if v != increase[typ] {
 							t.Fatalf("seed %d: the series of the new %s begins at %d", seed, typ, v)
 						}
@@ -93,7 +93,7 @@ func TestCountersOfGroupsNeverJump(t *testing.T) {
 	}
 }
 
-// The types of a small installation are reported as they always were: each from its own total on, and no Other.
+// The types of a small installation are reported as always: each from its own total on, without Other.
 func TestFewTypesHaveNoOther(t *testing.T) {
 	g, types := newGroups(100), fakeTypes(100)
 	types[7].Appended = 5
@@ -128,7 +128,7 @@ func TestPlacesChangeSlowly(t *testing.T) {
 		return n
 	}
 	if owned(0, 20) != 20 {
-		t.Fatal("those that came first have no series")
+		t.Fatal("the first types have no series")
 	}
 	scrape := func(minutes int) {
 		for range minutes {

@@ -143,7 +143,7 @@ func histogram(t *testing.T, w *world, name string) sum {
 	return sum{}
 }
 
-// A handler's failures are counted, and the type shows as blocked until they are over.
+// A handler's failures are counted, and the type shows as blocked until they end.
 func TestMetricsOfAHandlerThatFails(t *testing.T) {
 	failing := make(chan struct{})
 	handler := worker.HandlerFunc(func(ctx context.Context, _ worker.Lease, msgs []queue.Message) error {
@@ -189,7 +189,7 @@ fencepost_handled_messages_total{type="orders"} 1
 	})
 }
 
-// A scrape while the server is away returns soon, and without what nobody knows. Without a bound it would hang: the queue does.
+// A scrape while the server is unreachable returns soon, without unknown values. Without a bound it would hang, as the queue does.
 func TestScrapeDoesNotWaitForAServerThatIsAway(t *testing.T) {
 	var away atomic.Bool
 	onWorld(t, func(c *worker.Config) {
@@ -203,14 +203,14 @@ func TestScrapeDoesNotWaitForAServerThatIsAway(t *testing.T) {
 		workertest.Publish(t, w.Queue, "orders", "a chair")
 		time.Sleep(time.Second)
 		if n := testutil.CollectAndCount(w.Metrics, "fencepost_backlog_messages"); n != 1 {
-			t.Fatalf("%d samples of the backlog while the server is there", n)
+			t.Fatalf("%d samples of the backlog while the server is reachable", n)
 		}
 		away.Store(true)
 		for range 3 {
 			time.Sleep(30 * time.Second)
 			began := time.Now()
 			if n := testutil.CollectAndCount(w.Metrics, "fencepost_backlog_messages", "fencepost_oldest_pending_age_seconds"); n != 0 {
-				t.Errorf("%d samples of what nobody knows", n)
+				t.Errorf("%d samples of unknown values", n)
 			}
 			if took := time.Since(began); took > 2*time.Second {
 				t.Errorf("the scrape took %v", took)
@@ -222,7 +222,7 @@ func TestScrapeDoesNotWaitForAServerThatIsAway(t *testing.T) {
 fencepost_server_up 0
 `, "fencepost_server_up")
 		if n := testutil.CollectAndCount(w.Metrics, "fencepost_appended_messages_total"); n != 1 {
-			t.Errorf("%d samples of what is known without the server", n)
+			t.Errorf("%d samples of values known without the server", n)
 		}
 	})
 }
@@ -352,7 +352,7 @@ fencepost_type_paused{type="_other"} 1
 	})
 }
 
-// asked counts the types whose backlog a scrape asks about.
+// asked counts the types whose backlog a scrape queries.
 type asked struct {
 	queue.Queue
 	depths atomic.Int32
@@ -365,7 +365,7 @@ func (a *asked) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	return a.Queue.Depth(ctx, typ, most)
 }
 
-// A scrape asks about 500 types at most; the backlog of the others is reported when all of them were asked about.
+// A scrape queries at most 500 types; the backlog of the others is reported once all of them were queried.
 func TestScrapeAsksAboutAFewTypes(t *testing.T) {
 	var q *asked
 	types := make([]string, 1200)
@@ -380,7 +380,7 @@ func TestScrapeAsksAboutAFewTypes(t *testing.T) {
 				t.Errorf("scrape %d: %d series of the backlog, want %d", scrape, n, want)
 			}
 			if n := q.depths.Load() - before; n == 0 || n > 500 {
-				t.Errorf("scrape %d asked about %d types", scrape, n)
+				t.Errorf("scrape %d queried %d types", scrape, n)
 			}
 			if n := testutil.CollectAndCount(w.Metrics); n > 100*130 {
 				t.Errorf("%d samples", n)

@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// drainOn is what a user's test does.
+// drainOn does what a user's test would do.
 func drainOn(t *testing.T, b *fencepost.Backend) {
 	workertest.Publish(t, b.Queue, "orders", "chair", "broken", "table")
 	workertest.Publish(t, b.Queue, "audit", "entry")
@@ -72,7 +72,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// Drain leaves the bounds of the retries that a test sets.
+// Drain does not change retry bounds that a test sets.
 func TestDrainWithLongRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := workertest.Backend(t)
