@@ -49,7 +49,7 @@ func (h *handlerSink) describe(e *zerolog.Event) *zerolog.Event {
 func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	var due []queue.Message
 	for next := range in {
-		next.memory.give() // rule: a batch that the handler has takes no memory from others. The handler may be slow, or wait for an operator.
+		next.memory.give() // rule: what the handler has takes no memory from others. The handler may be slow, or wait for an operator.
 		batch := next.msgs
 		if h.over {
 			// rule: no more messages are judged: the ledger counts the unsettled ones as handled, and would take them for copies.

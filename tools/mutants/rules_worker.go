@@ -103,7 +103,7 @@ var workerRules = []rule{
 		old: `if c := m.waiting[i]; c.alone {`, new: `if c := m.waiting[i]; c.n > 0 {`},
 	{file: "worker/memory.go", rule: "what is fetched and not yet appended is bounded", tests: "TestFilesShareTheMemory",
 		old: `if len(m.waiting) > 0 || m.free < n {`, new: `if len(m.waiting) > 0 {`},
-	{file: "worker/handle.go", rule: "a batch that the handler has takes no memory from others", tests: "TestSlowHandlersStarveNobody",
+	{file: "worker/handle.go", rule: "what the handler has takes no memory from others", tests: "TestSlowHandlersStarveNobody",
 		old: "		next.memory.give() // rule: what", new: "		defer next.memory.give() // rule: what"},
 	{file: "worker/deadletter.go", rule: "a message that may have to wait for an operator takes no memory from others", tests: "TestLettersThatCannotBeStoredHoldNoMemory",
 		old: "		s.giveMemory() // rule", new: "		// rule"},
