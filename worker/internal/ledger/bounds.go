@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Bounds. A checkpoint has everything that a ledger remembers, so each kind of entry has a maximum.
+// Bounds. A checkpoint contains everything a ledger remembers, so each kind of entry has a maximum.
 // Beyond it the oldest entries are forgotten early, which the worker logs.
 
 const (
 	// maxProducers bounds the producers that one type's file remembers, and so memory (about 15 MB)
-	// and checkpoints (3 MB). A range of missing numbers counts like a producer.
+	// and checkpoints (3 MB). A range of missing numbers counts as one producer.
 	maxProducers = 100_000
 
 	// MaxSkipped bounds the skipped numbers that one type's file remembers, in ranges of
@@ -19,8 +19,8 @@ const (
 	MaxSkipped = 150_000
 
 	// MaxDelayed bounds the promoted delayed messages that one type's file remembers, in ranges of
-	// numbers, and so the checkpoint state (4 MB). Messages that are promoted in the order in which
-	// they were published take one range per publisher.
+	// numbers, and so the checkpoint state (4 MB). Messages promoted in the order of publication take
+	// one range per publisher.
 	MaxDelayed = 150_000
 
 	// MaxLoose bounds the loose messages that one type's file remembers, and so memory (about 35
@@ -28,30 +28,30 @@ const (
 	MaxLoose = 250_000
 
 	// MaxKeys bounds the idempotency keys that one type's file remembers, and so memory (about 60
-	// MB) and checkpoints (22 MB). A loose message takes the place of 1¼ keys, so that both fit
-	// into a checkpoint.
+	// MB) and checkpoints (22 MB). A loose message counts as 1¼ keys, so that both fit into a
+	// checkpoint.
 	MaxKeys = 1_000_000
 )
 
-// Growth is the number of entries, of about ten bytes each, that were added since the last checkpoint:
-// what a successor would have to replay.
+// Growth returns the number of entries, of about ten bytes each, added since the last checkpoint. A
+// successor would have to replay them.
 func (l *Ledger) Growth() int { return l.grown + l.delayed.grown }
 
-// Checkpointed resets Growth: a checkpoint has the present state.
+// Checkpointed resets Growth. Call it when a checkpoint contains the current state.
 func (l *Ledger) Checkpointed() { l.grown, l.delayed.grown = 0, 0 }
 
-// Forgotten says which kinds of entries TrimHistory has forgotten early.
+// Forgotten reports which kinds of entries TrimHistory has forgotten early.
 type Forgotten struct{ Skipped, Delayed, Keys bool }
 
-// TrimHistory bounds the skipped numbers, delayed messages and keys, and drops keys whose window is
-// over.
+// TrimHistory bounds the skipped numbers, delayed messages and keys, and drops keys whose window has
+// passed.
 func (l *Ledger) TrimHistory() (early Forgotten) {
 	l.keys.taken = len(l.loose) + len(l.loose)/4
 	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
 }
 
 // trimSkipped forgets a quarter of the skipped ranges if there are too many: those of the producers
-// that have been silent for longest.
+// that have been silent longest.
 func (l *Ledger) trimSkipped() (early bool) {
 	if l.skipped <= l.mostSkipped {
 		return false
@@ -67,7 +67,7 @@ func (l *Ledger) trimSkipped() (early bool) {
 }
 
 // trim forgets a quarter of the ranges if there are too many: those of the producers that have been
-// silent for longest.
+// silent longest.
 func (d *Delayed) trim() (early bool) {
 	if d.spans <= d.most {
 		return false
@@ -82,13 +82,13 @@ func (d *Delayed) trim() (early bool) {
 	return true
 }
 
-// Load is how many producers and declared gaps the ledger remembers, and the maximum that
+// Load returns how many producers and declared gaps the ledger remembers, and the maximum that
 // TrimProducers allows.
 func (l *Ledger) Load() (producers, most int) { return len(l.last) + l.missing, l.mostProducers }
 
-// TrimProducers forgets a tenth of the producers, those that have been silent for longest, if there
-// are too many. full means that there are still too many: the others may have pending messages, and
-// only another full sweep can show that they have none.
+// TrimProducers forgets a tenth of the producers, those that have been silent longest, if there are
+// too many. full means that there are still too many: the others may have pending messages, and only
+// another full sweep can show that they have none.
 func (l *Ledger) TrimProducers() (forgotten int, full bool) {
 	if len(l.last)+l.missing <= l.mostProducers {
 		return 0, false
@@ -97,8 +97,8 @@ func (l *Ledger) TrimProducers() (forgotten int, full bool) {
 	for producer, e := range l.last {
 		_, held := l.held[producer]
 		_, stuck := l.stuck[producer]
-		// rule: no producer is forgotten of which something may be pending that is in the file: a full sweep that began after the last sign of life has come
-		// behind its last message, and has not met any.
+		// rule: no producer with a message that may be both pending and in the file is forgotten. A full sweep that began after its last sign of
+		// life must have passed the position of its last message without meeting any of its messages.
 		if e.walk < l.walk && e.at < l.walked && !held && !stuck {
 			idle = append(idle, producer)
 		}

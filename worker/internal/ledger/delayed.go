@@ -6,13 +6,13 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Delayed messages that were promoted. If the database is restored to an earlier state, it promotes
-// the same delayed messages again, under new IDs, so their numbers look like those of new messages.
-// So the file remembers which delayed messages it has. A promoted message has the ID of its delayed
-// message in a header (queue.DelayedHeader), with the number 1, 2, 3 … that the publisher gave it. A
+// Promoted delayed messages. A database that is restored to an earlier state promotes the same delayed
+// messages again, under new IDs, so their numbers look like those of new messages. Therefore the file
+// remembers which delayed messages it contains. A promoted message carries the ID of its delayed
+// message in a header (queue.DelayedHeader), with the number 1, 2, 3 … that the publisher assigned. A
 // copy leaves a skip entry in the file, like a second message with the same idempotency key.
 
-// Delayed is the set of the delayed messages, by ID, that a file has. Not safe for concurrent use.
+// Delayed is the set of delayed messages in a file, by ID. Not safe for concurrent use.
 type Delayed struct {
 	of    map[uint64]*delayedEntry // by producer number of the delayed messages
 	spans int                      // number of ranges in all entries
@@ -20,7 +20,7 @@ type Delayed struct {
 	grown int                      // see Ledger.Growth
 }
 
-// delayedEntry has the delayed messages of one producer.
+// delayedEntry holds the delayed messages of one producer.
 type delayedEntry struct {
 	ns   []span // their numbers, ascending
 	life        // of the last append; only ages entries
@@ -51,7 +51,7 @@ func (d *Delayed) Has(id queue.ID) bool {
 	return has
 }
 
-// Memory is the approximate memory of the set, in bytes.
+// Memory returns the approximate memory use of the set, in bytes.
 func (d *Delayed) Memory() int64 {
 	return int64(len(d.of))*ProducerMemory + int64(d.spans)*SpanMemory
 }

@@ -6,29 +6,29 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Messages that wait. A message behind a missing one is held back until that arrives or the gap
-// timeout is over. Other messages cannot be appended at all, because they cannot be decoded or have no
-// number: somebody has to repair or remove them. Nothing of this is stored. The next holder starts the
-// timeouts again, which only makes messages wait longer.
+// Waiting messages. A message after a missing one is held back until the missing one arrives or the gap
+// timeout expires. Other messages cannot be appended at all, because they cannot be decoded or have no
+// number: an operator has to repair or remove them. None of this is stored. The next holder restarts
+// the timeouts, which only makes messages wait longer.
 
-// heldEntry has the messages of one producer that wait, and since when.
+// heldEntry describes the waiting messages of one producer.
 type heldEntry struct {
-	since time.Time
-	id    queue.ID // the first message that waits behind the gap
-	seen  uint64   // the sweep in which any of them was last seen
-	late  bool     // one that cannot be appended has waited for longer than the gap timeout
+	since time.Time // when the first of them was seen
+	id    queue.ID  // the first message that waits after the gap
+	seen  uint64    // the sweep in which any of them was last seen
+	late  bool      // one that cannot be appended has waited for longer than the gap timeout
 
 	incomplete []span // the numbers of the incomplete ones
 
-	next     queue.ID // the first complete one, which ends the gap when the timeout is over; zero: none
+	next     queue.ID // the first complete one, which ends the gap when the timeout expires; zero: none
 	nextSeen uint64   // the sweep in which next was last seen
 }
 
-// Held is what the fetch stage needs to know about messages that wait.
+// Held tells the fetch stage about waiting messages.
 type Held struct {
 	First     queue.ID // read again from here …
 	FromStart bool     // … or from the very start
-	Overdue   bool     // none of them can be appended until somebody repairs it, and all have waited for the gap timeout
+	Overdue   bool     // none of them can be appended until it is repaired, and all have waited for the gap timeout
 }
 
 // Held returns nil if no message waits.
@@ -40,8 +40,8 @@ func (l *Ledger) Held() *Held {
 	return &Held{First: first, FromStart: l.lookAgain(), Overdue: l.overdue()}
 }
 
-// holdBack records that id waits behind a missing message of its producer, and starts the gap timeout
-// unless it already runs.
+// holdBack records that id waits for a missing message of its producer, and starts the gap timeout
+// unless it is already running.
 func (l *Ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 	h := l.holdAny(l.held, producer, id)
 	h.incomplete = without(h.incomplete, id.N()) // it was repaired
@@ -53,7 +53,7 @@ func (l *Ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 	return h
 }
 
-// holdIncomplete records that id, which cannot be appended as it is, waits, and others behind it.
+// holdIncomplete records that id, which is incomplete, waits to be repaired. Messages after it wait for it.
 func (l *Ledger) holdIncomplete(producer uint64, id queue.ID) {
 	h := l.holdAny(l.held, producer, id)
 	h.late = l.Now().Sub(h.since) >= l.GapTimeout
@@ -61,17 +61,17 @@ func (l *Ledger) holdIncomplete(producer uint64, id queue.ID) {
 	l.held[producer] = h
 }
 
-// holdStuck records that id cannot be appended, while no other message waits for it.
+// holdStuck records that id cannot be appended, but that no other message waits for it.
 //
-// rule: it starts no gap's clock. A gap that opens later waits for its own missing messages.
+// rule: it starts no gap timeout. A gap that opens later waits for its own missing messages.
 func (l *Ledger) holdStuck(producer uint64, id queue.ID) {
 	h := l.holdAny(l.stuck, producer, id)
 	h.late = l.Now().Sub(h.since) >= l.GapTimeout
 	l.stuck[producer] = h
 }
 
-// holdAny returns the entry of a producer with id added. Its timeout runs from the first message that
-// waits, and does not start again while any of them waits.
+// holdAny returns the entry of a producer with id added. Its timeout starts with the first waiting
+// message, and does not restart while any of them waits.
 func (l *Ledger) holdAny(held map[uint64]heldEntry, producer uint64, id queue.ID) heldEntry {
 	h, ok := held[producer]
 	if !ok {
@@ -83,7 +83,7 @@ func (l *Ledger) holdAny(held map[uint64]heldEntry, producer uint64, id queue.ID
 	return h
 }
 
-// firstHeld returns the smallest ID that waits; ok is false when none does.
+// firstHeld returns the smallest waiting ID; ok is false if there is none.
 func (l *Ledger) firstHeld() (id queue.ID, ok bool) {
 	for _, h := range l.held {
 		if !ok || h.id.Compare(id) < 0 {
@@ -100,9 +100,9 @@ func (l *Ledger) firstHeld() (id queue.ID, ok bool) {
 	return id, ok
 }
 
-// SweepEnded forgets the messages that waited and are gone. Call it when a full sweep has come to the end of the queue, with
-// everything that it has read settled: what is still pending was seen by it. Later messages of these producers
-// that have to wait, wait for their own missing ones.
+// SweepEnded forgets waiting messages that are gone. Call it when a full sweep has reached the end of the queue and
+// everything it read is settled, so that it has seen every message that is still pending. If later messages of these
+// producers have to wait, the timeout starts anew for their own missing messages.
 func (l *Ledger) SweepEnded() {
 	sweep := l.Sweep()
 	for producer, h := range l.held {

@@ -9,25 +9,25 @@ import (
 )
 
 // Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for
-// Options.DedupeWindow: in the records behind the last checkpoint, and in the checkpoint's state for
-// those before. A second message with a key leaves a skip entry in the file, so that its number is not
-// missing there, and is acknowledged.
+// Options.DedupeWindow: in the records after the last checkpoint, and in the checkpoint's state for
+// earlier messages. A second message with a key leaves a skip entry in the file, so that its number is
+// not missing there, and is acknowledged.
 //
-// Two messages are compared by the times in their IDs, which is when they were published, not by when
+// Two messages are compared by the times in their IDs, which tell when they were published, not when
 // they are drained. So it does not matter how long they waited in a backlog, or which worker drains
-// it. If the time in an ID is in the future, the clocks of publisher and worker disagree, and nobody
-// knows which is wrong. Such a message has two times, that of its ID and that of the worker's clock,
-// and is a copy by either.
+// them. If the time in an ID is in the future, the clocks of publisher and worker disagree, and the
+// worker cannot tell which one is wrong. Such a message has two times, that of its ID and that of the
+// worker's clock, and is a copy by either.
 
 // keySlack is how much longer than the window a key is remembered: a message may be stored that much
 // later than the time in its ID, because a publisher retries for up to 10 minutes
 // (queue.DefaultRepeatFor).
 const keySlack = 15 * time.Minute
 
-// keyHash stands for a key: 128 bits of SHA-256, for which nobody can find a collision.
+// keyHash is the hash of a key: 128 bits of SHA-256, for which finding a collision is infeasible.
 type keyHash [16]byte
 
-// hashKey makes all keys equally long, so that the memory for them is known.
+// hashKey gives all keys the same length, so that their memory use is known.
 func hashKey(key string) keyHash {
 	sum := sha256.Sum256([]byte(key))
 	return keyHash(sum[:])
@@ -39,17 +39,17 @@ type keyEntry struct {
 	at  int64
 }
 
-// keys has the idempotency keys that a file remembers. Not safe for concurrent use.
+// keys holds the idempotency keys that a file remembers. Not safe for concurrent use.
 type keys struct {
 	window time.Duration // 0: nothing is a copy, nothing is forgotten
-	most   int           // bound of the entries, with taken
-	taken  int           // places that loose messages take
+	most   int           // bound of the entries, including taken
+	taken  int           // entries that loose messages count as
 	now    int64         // the queue's clock, in ms, when this worker last read it
 
 	at     map[keyHash]int64   // one time of each key …
 	more   map[keyHash][]int64 // … and further times, for the few keys that have several
 	seen   map[keyEntry]int64  // for entries from the future: the worker's clock when they were recorded
-	order  []keyEntry          // in the order in which they were recorded, roughly by time
+	order  []keyEntry          // in the order of recording, roughly by time
 	ahead  []keyEntry          // moved here from the front of order, because they were from the future
 	newest int64               // the latest recorded time that was not in the future
 }
@@ -62,8 +62,8 @@ func (k *keys) copied(m *queue.Message) bool {
 		return false
 	}
 	h, at := hashKey(key), ms(m.ID)
-	// rule: what is from the future was published before it was read, or the worker's clock is behind. Nobody knows which, and one of the
-	// two times being near is enough.
+	// rule: a message from the future was published before it was read, unless the worker's clock is slow. The worker cannot tell which, so it is
+	// enough if one of the two times is near.
 	near := func(t int64) bool {
 		apart := min(distance(t, at), distance(t, min(at, k.now)))
 		if seen, ok := k.seen[keyEntry{h, t}]; ok {
@@ -92,7 +92,7 @@ func (k *keys) add(e keyEntry, seen int64) {
 	if k.at == nil {
 		k.at, k.more, k.seen = make(map[keyHash]int64), make(map[keyHash][]int64), make(map[keyEntry]int64)
 	}
-	// rule: a later time does not take the place of an earlier one. The next copy may be one of that.
+	// rule: a later time does not replace an earlier one. The next message may be a copy of the earlier message.
 	if _, known := k.at[e.key]; known {
 		k.more[e.key] = append(k.more[e.key], e.at)
 	} else {
@@ -102,7 +102,7 @@ func (k *keys) add(e keyEntry, seen int64) {
 	switch {
 	case seen < e.at:
 		k.seen[e] = seen
-	case e.at <= k.now: // rule: a message from the future makes nothing forgotten
+	case e.at <= k.now: // rule: a message from the future causes no key to be forgotten
 		k.newest = max(k.newest, e.at)
 	}
 }
@@ -139,13 +139,13 @@ func (k *keys) drop(m *queue.Message) {
 	}
 }
 
-// forget drops keys that are too old for any copy, and the oldest ones if there are too many. early
+// forget drops keys that are too old to have copies, and the oldest ones if there are too many. early
 // means that some were still within the window.
 func (k *keys) forget() (early bool) {
 	if k.window == 0 {
 		return false
 	}
-	// rule: by the newest message in the file and not by the clock alone, as the copies may be in a backlog that is hours old.
+	// rule: age is measured from the newest message in the file, not from the clock alone, because copies may be in a backlog that is hours old.
 	oldest := k.newest - k.window.Milliseconds() - keySlack.Milliseconds()
 	pop := func(list *[]keyEntry) { // forgets the first entry
 		e := (*list)[0]
@@ -157,7 +157,7 @@ func (k *keys) forget() (early bool) {
 		if e := k.order[0]; e.at < oldest {
 			pop(&k.order)
 		} else if e.at > k.now {
-			// rule: what is from the future keeps nothing else from being forgotten.
+			// rule: a key from the future does not keep other keys from being forgotten.
 			k.order, k.ahead = k.order[1:], append(k.ahead, e)
 		} else {
 			break
@@ -166,7 +166,7 @@ func (k *keys) forget() (early bool) {
 	for len(k.ahead) > 0 && k.ahead[0].at < oldest {
 		pop(&k.ahead)
 	}
-	for len(k.order)+len(k.ahead) > 0 && len(k.order)+len(k.ahead)+len(k.seen)+k.taken > k.most { // one from the future takes two places in a checkpoint
+	for len(k.order)+len(k.ahead) > 0 && len(k.order)+len(k.ahead)+len(k.seen)+k.taken > k.most { // a key from the future takes two entries in a checkpoint
 		if len(k.order) >= len(k.ahead) {
 			pop(&k.order)
 		} else {

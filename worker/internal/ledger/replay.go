@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Records and the ledger. The record of a message has its ID and headers. A skip entry takes the place
+// Records and the ledger. A message's record contains its ID and headers. A skip entry takes the place
 // of a message that is not in the file, so that its number is not missing. It has the message's ID,
 // but none of its headers; the headers below describe the skip entry itself.
 const (
@@ -16,8 +16,8 @@ const (
 	skipGap       = "after-gap" // messages before it are missing, as with storage.KindAfterGap
 )
 
-// Replay adds a record of the file to the ledger. putAside means that it is the skip entry of a
-// message that became, or has to become, a dead letter.
+// Replay adds a record of the file to the ledger. putAside means that the record is the skip entry of
+// a message that became, or has to become, a dead letter.
 func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error) {
 	if id, err = RecordID(r); err != nil {
 		return id, false, err
@@ -46,12 +46,12 @@ func MakeSkipEntry(r *storage.Record, reason string, duplicate bool) {
 	r.Kind, r.Payload, r.Headers = storage.KindSkipped, []byte(reason), hs
 }
 
-// DeclaresGap tells whether r declares that messages before it are missing.
+// DeclaresGap reports whether r declares that messages before it are missing.
 func DeclaresGap(r storage.Record) bool {
 	return r.Kind == storage.KindAfterGap || skippedAs(r, skipGap)
 }
 
-// skippedAs tells whether r is a skip entry with what in its skipWhy header.
+// skippedAs reports whether r is a skip entry with what in its skipWhy header.
 func skippedAs(r storage.Record, what string) bool {
 	if r.Kind != storage.KindSkipped {
 		return false
@@ -64,7 +64,7 @@ func skippedAs(r storage.Record, what string) bool {
 	return false
 }
 
-// RecordID returns the message ID of a record. The error means that no worker has written the file.
+// RecordID returns the message ID of a record. An error means that the file was not written by a worker.
 func RecordID(r storage.Record) (queue.ID, error) {
 	if len(r.ID) != len(queue.ID{}) {
 		return queue.ID{}, fmt.Errorf("%w: record %d has an ID of %d bytes, a message ID has %d; this file was not written by a worker",
@@ -86,7 +86,7 @@ func RecordDelayedID(r storage.Record, id queue.ID) (delayed queue.ID, ok bool) 
 
 // replay adds the idempotency key of a record of the file.
 func (k *keys) replay(r storage.Record, id queue.ID) {
-	// rule: what was skipped does not count as published.
+	// rule: a skipped message does not count as published.
 	if r.Kind == storage.KindSkipped {
 		return
 	}

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// span is the closed range of numbers [From, To]. Lists of spans are ascending, and joined where
-// they touch. Find and With also work on lists of other types of that form.
+// span is the closed range of numbers [From, To]. Lists of spans are ascending, and adjacent spans are
+// merged. Find and With also accept lists of other types of that form.
 type span struct{ From, To uint64 }
 
-// Find returns the place of the first span that ends at n or later, and whether n is in it.
+// Find returns the index of the first span that ends at n or later, and whether n is in it.
 func Find[S ~struct{ From, To uint64 }](spans []S, n uint64) (i int, in bool) {
 	i, _ = slices.BinarySearchFunc(spans, n, func(s S, n uint64) int { return cmp.Compare(span(s).To, n) })
 	return i, i < len(spans) && span(spans[i]).From <= n
@@ -25,7 +25,7 @@ func covered(spans []span, n uint64) (count uint64) {
 	return count
 }
 
-// With returns spans with n in them.
+// With returns spans with n added.
 func With[S ~struct{ From, To uint64 }](spans []S, n uint64) []S {
 	i, in := Find(spans, n)
 	if in {
@@ -47,7 +47,7 @@ func With[S ~struct{ From, To uint64 }](spans []S, n uint64) []S {
 	return spans
 }
 
-// without returns spans without n.
+// without returns spans with n removed.
 func without(spans []span, n uint64) []span {
 	i, in := Find(spans, n)
 	if !in {

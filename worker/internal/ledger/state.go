@@ -16,8 +16,8 @@ import (
 //
 // A loose message is a producer whose n is 0, with a skipped range from 0 to 0 if it was put aside.
 //
-// Earlier versions can be read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
-// messages; 2 has keys; 3 has everything but skipped numbers.
+// Earlier versions are readable, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
+// messages; 2 adds keys; 3 has everything but skipped numbers.
 const (
 	stateVersionFirst = 1
 	stateVersionKeys  = 2
@@ -59,7 +59,7 @@ func (l *Ledger) numbers(yield func(uint64) bool) {
 	l.Loose(yield)
 }
 
-// producer is a loose message in the form of an entry of the state.
+// producer returns a loose message as a producer entry of the state.
 func (e *looseEntry) producer() *producerEntry {
 	p := &producerEntry{at: e.at, life: e.life}
 	if e.skipped {
@@ -78,9 +78,9 @@ func appendSpans(b []byte, spans []span) []byte {
 	return b
 }
 
-// appendState encodes the keys: uvarint keys · keys × (hash 16 B · uvarint ms). After a hash of zeros,
-// which no key has, follow the keys that were from the future, with two entries each: the time at
-// which it was recorded, and the time in its ID.
+// appendState encodes the keys: uvarint keys · keys × (hash 16 B · uvarint ms). A hash of zeros, which
+// no key has, precedes the keys from the future. Each of those takes two entries: the time at which it
+// was recorded, and the time in its ID.
 func (k *keys) appendState(b []byte) []byte {
 	var all, future []keyEntry
 	for _, e := range slices.Concat(k.ahead, k.order) {

@@ -7,15 +7,15 @@ import (
 )
 
 // A state comes from a file, which may be damaged or written by another program. So the decoder trusts
-// nothing: it compares counts with the bytes that are left before it allocates, counts the memory as
-// it grows, refuses ranges that no worker writes, and refuses bytes that are left over.
+// nothing: it checks counts against the remaining bytes before it allocates, counts the memory as it
+// grows, and refuses ranges that no worker writes and trailing bytes.
 
-// Restore replaces the content of the ledger by a checkpoint's state. The error wraps ErrState; then
-// the ledger must not be used.
+// Restore replaces the content of the ledger with a checkpoint's state. An error wraps ErrState; the
+// ledger must not be used after it.
 func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
 
-// RestoreWithin is Restore with another bound: within is called with the bytes of memory that the
-// state has taken so far, and its error ends the decoding.
+// RestoreWithin is Restore with another bound: within is called with the bytes of memory taken so far,
+// and its error ends the decoding.
 func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error {
 	d := stateDecoder{b: state, within: within}
 	version := d.byte()
@@ -62,8 +62,8 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 	return d.err
 }
 
-// restore reads what appendState has written. After a hash of zeros the entries come in pairs: when
-// the key was recorded, and the time in its message's ID.
+// restore decodes the output of appendState. After a hash of zeros the entries come in pairs: when the
+// key was recorded, and the time in its message's ID.
 func (k *keys) restore(d *stateDecoder) {
 	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
@@ -88,7 +88,7 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
-// restore reads what appendState has written. A delayed message may have any number, so ranges have no
+// restore decodes the output of appendState. A delayed message may have any number, so ranges have no
 // upper bound.
 func (d *Delayed) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
@@ -104,12 +104,12 @@ func (d *Delayed) restore(s *stateDecoder) {
 	}
 }
 
-// Bytes of memory that the parts of a state take when they are decoded, and the bound for a whole
-// state. The bound is above that of every state that a worker can have written: the largest have a
-// million producers, from versions that did not bound them.
+// Bytes of memory that the parts of a decoded state take, and the bound for a whole state. The bound
+// exceeds every state that a worker can have written: the largest have a million producers, from
+// versions that did not bound them.
 const (
 	ProducerMemory = 170
-	SpanMemory     = 32 // also right after one was added or removed
+	SpanMemory     = 32 // also right after a span was added or removed
 	keyMemory      = 120
 	stateMemory    = 220 << 20
 )
@@ -122,14 +122,14 @@ type stateDecoder struct {
 	err    error
 }
 
-// spend counts memory. rule: what no worker writes is refused before it takes the memory of the worker that reads it.
+// spend counts memory. rule: a state that no worker writes is refused before it exhausts the memory of the worker that reads it.
 func (d *stateDecoder) spend(bytes int) {
 	if d.spent += bytes; d.err == nil {
 		d.err = d.within(d.spent)
 	}
 }
 
-// BoundMemory is the bound of Restore.
+// BoundMemory implements the bound of Restore.
 func BoundMemory(spent int) error {
 	if spent > stateMemory {
 		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; no worker writes such a state; restore the file from a backup", ErrState, stateMemory>>20)
@@ -137,7 +137,7 @@ func BoundMemory(spent int) error {
 	return nil
 }
 
-// take returns the next n bytes. After an error, or if the state is too short, it returns zeros: so
+// take returns the next n bytes. After an error, or if the state is too short, it returns zeros, so
 // callers need to check the error only at the end.
 func (d *stateDecoder) take(n int) []byte {
 	if d.err != nil || n <= 0 || len(d.b) < n {
@@ -186,10 +186,10 @@ func (d *stateDecoder) once(producer uint64, before bool) {
 
 // spans reads ranges of numbers that must not exceed most.
 //
-// rule: ranges in a state are ascending, and end where their producer does. One beyond would hide messages to come.
+// rule: ranges in a state are ascending and do not exceed their producer's last number. A range beyond it would hide future messages.
 func (d *stateDecoder) spans(most uint64) []span {
 	count := d.uvarint()
-	if count > uint64(len(d.b))/2 { // each is two bytes at least
+	if count > uint64(len(d.b))/2 { // each takes at least two bytes
 		d.cutShort()
 		return nil
 	}
