@@ -12,7 +12,7 @@ import (
 type candidate struct {
 	instance string
 	types    []string // the names and globs that it serves
-	leaving  []string // those of them that it no longer serves
+	leaving  []string // types among them that it no longer serves
 	room     int      // the most types that it can hold
 }
 
@@ -27,19 +27,19 @@ const nobody = -1
 // imbalanceThreshold is how many types more than another a member must hold before one of its types
 // moves there.
 //
-// rule: types do not move for a difference of one. They would move for ever where shares cannot be the same.
+// rule: types do not move for a difference of one. Otherwise they would move forever where shares cannot be equal.
 const imbalanceThreshold = 2
 
-// balance decides who should hold which type. The result has an index of members for each claim, or
-// nobody if no member has room.
+// balance decides which member should hold each type. For each claim the result has an index into
+// members, or nobody if no member has room.
 //
-// Free types go to the members that hold the fewest. Then types move from members that hold at least
-// imbalanceThreshold more than another. If the first has no type that the second serves, the move goes
-// by way of other members. Because the threshold is 2, members that serve the same types end with
-// numbers that differ by one at most, and a state that is already even stays as it is.
+// Free types go to the members that hold the fewest. Then types move away from members that hold at
+// least imbalanceThreshold more than another. If the first has no type that the second serves, the move
+// goes through other members. Because the threshold is 2, members that serve the same types end with
+// numbers that differ by at most one, and a state that is already even stays as it is.
 //
-// The result depends on the arguments only, so all members with the same knowledge compute the same.
-// The work grows with the number of types, and with the product of the number of types that move and
+// The result depends only on the arguments, so all members with the same knowledge compute the same
+// plan. The work grows with the number of types, and with the product of the number of moving types and
 // the number of members.
 func balance(members []candidate, claims []claim) []int {
 	if len(members) == 0 {
@@ -75,7 +75,7 @@ func balance(members []candidate, claims []claim) []int {
 	return owner
 }
 
-// classifier divides types into classes. A class is all types that the same members serve.
+// classifier divides types into classes. A class consists of all types that the same members serve.
 type classifier struct {
 	groups  []group          // the members, grouped by the patterns that they serve
 	leaving map[string][]int // by type: members that no longer serve it
@@ -83,7 +83,7 @@ type classifier struct {
 	members [][]int          // by class, sorted
 }
 
-// group is the members that serve the same patterns.
+// group consists of the members that serve the same patterns.
 type group struct {
 	types   globs.Set
 	members []int
@@ -137,18 +137,18 @@ func (c *classifier) of(typ string) int {
 	return len(c.members) - 1
 }
 
-// balancer is the state of balance. The index after the last member stands for nobody: it has the free
-// types.
+// balancer is the state of balance. The index after the last member stands for nobody, which holds the
+// free types.
 type balancer struct {
-	load    []int     // by member: how many types it has
+	load    []int     // by member: how many types it holds
 	room    []int     // by member: the most types that it can hold
-	stacks  [][][]int // by member and class: the claims that it has
+	stacks  [][][]int // by member and class: the claims that it holds
 	classes [][]int   // by class: its members
 
 	// Scratch space of path.
 	before   []int  // by member: 1 + the member from which it was reached; 0: not reached
 	expanded []bool // by class: all of its members were reached
-	queue    []int  // members that were reached
+	queue    []int  // members that were reached, in that order
 }
 
 // push adds a claim to those of a member.
@@ -181,8 +181,8 @@ func (b *balancer) fromHeaviest() []int {
 	return nil
 }
 
-// path finds the shortest path from one member to the one with the lowest load, so that each member on
-// it can pass a type to the next. It returns nil if no move would make the loads more even.
+// path finds the shortest path from one member to the one with the lowest load on which each member can
+// pass a type to the next. It returns nil if no move would make the loads more even.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.load) {
@@ -227,14 +227,14 @@ search:
 	return path
 }
 
-// follow moves one type along each edge of a path. It starts at the end, so that every member has room.
+// follow moves one type along each edge of a path, starting at the end, so that every member has room.
 func (b *balancer) follow(path []int, owner []int) {
 	for i := len(path) - 1; i > 0; i-- {
 		b.move(path[i-1], path[i], owner)
 	}
 }
 
-// move moves one type that to serves: the one that from got last.
+// move moves one type that to serves from from to to: the one that from received last.
 func (b *balancer) move(from, to int, owner []int) {
 	class := slices.IndexFunc(b.stacks[from], func(stack []int) bool { return len(stack) > 0 })
 	for len(b.stacks[from][class]) == 0 || !contains(b.classes[class], to) {

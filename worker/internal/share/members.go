@@ -10,22 +10,21 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Heartbeats. A replica writes a heartbeat every HeartbeatEvery, or at once when the others should
-// know of a change, and reads those of the others. A heartbeat counts as long as its beat, a number,
-// keeps changing.
+// Heartbeats. A replica writes a heartbeat every HeartbeatEvery, or at once when a change concerns the
+// other replicas, and reads theirs. A heartbeat counts as long as its beat, a number, keeps changing.
 const (
 	lastBeatEvery = 250 * time.Millisecond // between heartbeats of a pool that stops and waits for successors
-	deadAfter     = 3 * HeartbeatEvery     // a member whose beat has not changed for this long is gone
+	deadAfter     = 3 * HeartbeatEvery     // a member whose beat has not changed for this long is dead
 	silentAfter   = 2 * HeartbeatEvery     // … and after this long others try to take over the types that it holds
-	blindAfter    = 30 * time.Second       // a pool that could not read the others' heartbeats for this long knows nothing about them
+	blindAfter    = 30 * time.Second       // a pool that could not read heartbeats for this long knows nothing about other members
 	busyFor       = 30 * time.Second       // a type without messages for longer is idle, and not balanced
-	leaveWithin   = time.Second            // timeout of removing itself from the list
-	mostPatience  = blindAfter / 2         // longest timeout of a heartbeat, and of reading those of others
-	silentStop    = 400 * time.Millisecond // for a pool that stops, the queue is unreachable after this long without an answer
+	leaveWithin   = time.Second            // timeout for removing itself from the list
+	mostPatience  = blindAfter / 2         // longest timeout for writing a heartbeat, and for reading those of others
+	silentStop    = 400 * time.Millisecond // a stopping pool considers the queue unreachable after this long without an answer
 )
 
-// Directory is the part of queue.Queue through which replicas learn about each other, and about types
-// that an operator has paused.
+// Directory is the part of queue.Queue through which replicas learn about each other and about the
+// types that an operator has paused.
 type Directory interface {
 	Now(ctx context.Context) (time.Time, error)
 	Heartbeat(ctx context.Context, m queue.Member) error
@@ -41,35 +40,35 @@ type sighting struct {
 	read time.Time // when its heartbeat was last read
 }
 
-// lives tells whether a member has shown a new beat within the last within.
+// lives reports whether a member has shown a new beat within the last within.
 //
-// rule: a beat stands still only if a later read has shown that. When the queue answers late, reads are rare, and all the
-// others would look dead: each replica would then try to take over what they hold.
+// rule: a beat counts as unchanged only if a later read has shown that. When the queue answers late, reads are rare, and all
+// other members would look dead: each replica would then try to take over their types.
 func (s sighting) lives(now time.Time, within time.Duration) bool {
 	return now.Sub(s.at) < within || !s.at.IsZero() && s.read.Sub(s.at) < within-HeartbeatEvery
 }
 
-// lived tells whether it was alive when it was last read.
+// lived reports whether the member was alive when it was last read.
 func (s sighting) lived() bool { return s.lives(s.read, deadAfter) }
 
-// recalled is like lives, for a member outside the window: it was alive when it was last read, and
-// that was not too long ago.
+// recalled is lives for a member outside the window: it reports whether the member was alive when last
+// read, less than remembered ago.
 func (s sighting) recalled(now time.Time, remembered time.Duration) bool {
 	return s.lived() && now.Sub(s.read) < remembered
 }
 
-// holding is what a member's heartbeat says about a type that it holds.
+// holding describes a type that a member holds according to its heartbeat.
 type holding struct {
 	by    string    // the member's Instance
-	since time.Time // when this pool first saw it; zero: it was so when this pool started
+	since time.Time // when this pool first saw it; zero: this pool did not see when the member got the type
 	idle  bool      // no messages lately
 
 	leaving bool // its holder waits for a successor
 }
 
-// Begin starts the heartbeats and waits until the others' were read once (FirstLook at most). giveUp
-// ends the pool; it is called if the database was replaced. end stops the heartbeats and removes this
-// pool from the list of members.
+// Begin starts the heartbeats and waits until the others' have been read once (FirstLook at most).
+// giveUp ends the pool; it is called if the database was replaced. end stops the heartbeats and removes
+// this pool from the list of members.
 func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
 	r.giveUp = giveUp
 	var done sync.WaitGroup
@@ -94,7 +93,7 @@ func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) 
 	}
 }
 
-// run does one round after another, early if the others should know of a change. A pool that stops
+// run does one round after another, early if a change concerns the other replicas. A stopping pool
 // does them more often, because it waits for others to take over its types.
 func (r *Rebalancer) run(ctx context.Context) {
 	stopping := r.view.Stopping()
@@ -105,9 +104,9 @@ func (r *Rebalancer) run(ctx context.Context) {
 		pause := every
 		if first {
 			close(r.ready)
-			pause = lastBeatEvery // pools that begin together do not see each other in the first round
+			pause = lastBeatEvery // pools that start together do not see each other in the first round
 		}
-		// The time between two heartbeats includes the round. But a server that is slow gets a break.
+		// The time between two heartbeats includes the round, but a slow server gets at least a quarter of the pause.
 		t := time.NewTimer(max(pause-time.Since(began), pause/4))
 		select {
 		case <-t.C:
@@ -122,8 +121,8 @@ func (r *Rebalancer) run(ctx context.Context) {
 	}
 }
 
-// round writes one heartbeat, then reads those of the others and, at the same time, the settings, and decides which types to
-// ask for.
+// round writes one heartbeat, then reads those of the others and, concurrently, the settings, and decides which types to ask
+// for.
 func (r *Rebalancer) round(ctx context.Context) {
 	defer r.noteRound(time.Now())
 	q := r.queue
@@ -146,7 +145,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 		w := r.window
 		members, err := w.look(reading, q.Members)
 		r.hears(err)
-		if !r.view.Report(ctx, "read what other workers do", err) {
+		if !r.view.Report(ctx, "read the heartbeats of the other workers", err) {
 			r.learn(members, w)
 			for _, id := range r.gone(members) {
 				_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
@@ -160,12 +159,12 @@ func (r *Rebalancer) round(ctx context.Context) {
 	}
 	r.seek()
 	r.wakeReserves()
-	r.wakeSleepers() // rule: no type with backlog waits for somebody who does not come
+	r.wakeSleepers() // rule: a type with backlog never waits indefinitely for a replica that does not take it
 }
 
 // hears records an answer of the queue.
 func (r *Rebalancer) hears(err error) {
-	// rule: nothing goes on with a database that was replaced, whatever is in hand: nobody would ever see that it is acknowledged.
+	// rule: the pool stops all work on a database that was replaced, whatever is in progress: its acknowledgements would go unseen.
 	if errors.Is(err, queue.ErrReplaced) {
 		r.giveUp(err)
 	}
@@ -177,8 +176,8 @@ func (r *Rebalancer) hears(err error) {
 	r.heardAt = time.Now()
 }
 
-// Silent tells whether the queue has not answered for silentStop, counted from since at the earliest.
-// It is for a pool that stops, which does a round every lastBeatEvery.
+// Silent reports whether the queue has not answered for silentStop, counted from since at the earliest.
+// It is for a stopping pool, which does a round every lastBeatEvery.
 func (r *Rebalancer) Silent(since time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,8 +187,8 @@ func (r *Rebalancer) Silent(since time.Time) bool {
 	return time.Since(since) >= silentStop
 }
 
-// noteRound wakes those that wait in Exchange. Its start counts, not its end: what the round has read
-// may be as old as that.
+// noteRound records a finished round and wakes the waiters in Exchange. The start of the round counts,
+// not its end: the data it read may be as old as its start.
 func (r *Rebalancer) noteRound(began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,10 +197,12 @@ func (r *Rebalancer) noteRound(began time.Time) {
 	r.looked = make(chan struct{})
 }
 
-// Exchange makes a heartbeat round now, and waits for a round that began after the call, for FirstLook
-// at most. So the others can see what has changed here, and this pool knows what they do now.
+// Exchange requests a heartbeat round now, and waits, for FirstLook at most, for a round that began
+// after the call. Then the other replicas can see what has changed here, and this pool knows their
+// current state.
 //
-// rule: told first, and looked then. Of two replicas that do this at the same time, one sees the other.
+// rule: a round writes its own heartbeat first and reads the others' after that. Of two replicas that do this concurrently, at least one
+// sees the other.
 func (r *Rebalancer) Exchange(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, FirstLook)
 	defer cancel()
@@ -248,8 +249,8 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	return m
 }
 
-// learn updates what is known about the members in the window from their heartbeats. What is known
-// about the others stays.
+// learn updates the state of the members in the window from their heartbeats. The state of the other
+// members stays.
 func (r *Rebalancer) learn(members []queue.Member, w window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,7 +278,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 	r.wakeHeirs(lost, now)
 }
 
-// recall returns what is known about the members outside the window. r.mu is held.
+// recall returns the remembered state of the members outside the window. r.mu is held.
 func (r *Rebalancer) recall(now time.Time, w window) (sights map[string]sighting, claims map[string]holding) {
 	sights, claims = map[string]sighting{}, map[string]holding{}
 	for id, s := range r.sights {
@@ -293,10 +294,10 @@ func (r *Rebalancer) recall(now time.Time, w window) (sights map[string]sighting
 	return sights, claims
 }
 
-// sight notes that the heartbeat m was read. watched means that it was read in the round before, too: only then is it known when the
-// member got a type. r.mu is held.
+// sight records that the heartbeat m was read. watched means that it was also read in the previous round: only then is it known when
+// the member got a type. r.mu is held.
 //
-// rule: a member lives while its beat changes; no clock of another machine is looked at.
+// rule: a member is alive while its beat changes; no other machine's clock counts.
 func (r *Rebalancer) sight(m queue.Member, now time.Time, w window) (s sighting, watched bool) {
 	s, ok := r.sights[m.Instance]
 	if !ok || s.beat != m.Beat {
@@ -331,7 +332,7 @@ func (r *Rebalancer) claim(m queue.Member, now time.Time, watched bool, claims m
 	}
 }
 
-// lost returns the types that had a holder, have none by claims, and should be looked at. r.mu is held.
+// lost returns the types that had a holder, have none according to claims, and should be checked. r.mu is held.
 func (r *Rebalancer) lost(now time.Time, sights map[string]sighting, claims map[string]holding) (types []string) {
 	for typ, h := range r.claims {
 		if _, still := claims[typ]; still {
@@ -342,7 +343,7 @@ func (r *Rebalancer) lost(now time.Time, sights map[string]sighting, claims map[
 		if it := r.types[typ]; it != nil {
 			it.silent = listed && !lives
 		}
-		// A living holder that ended without waiting for a successor has drained the type. With many types, a look by each replica is too much.
+		// A living holder that ended without waiting for a successor has drained the type. With many types, a check by each replica costs too much.
 		if lives && !h.leaving && r.many() {
 			continue
 		}
@@ -351,7 +352,7 @@ func (r *Rebalancer) lost(now time.Time, sights map[string]sighting, claims map[
 	return types
 }
 
-// wakeHeirs has this pool look at those of the lost types that it is among the first to take. r.mu is held.
+// wakeHeirs wakes those of the lost types for which this pool is among the first in rank. r.mu is held.
 func (r *Rebalancer) wakeHeirs(lost []string, now time.Time) {
 	for typ, before := range r.ranks(lost, now) {
 		it := r.types[typ]
@@ -360,7 +361,7 @@ func (r *Rebalancer) wakeHeirs(lost []string, now time.Time) {
 			continue
 		}
 		r.wakeUp(typ)
-		if it.silent && r.crowded() { // the silent holder still is a member, and usually the type falls to it
+		if it.silent && r.crowded() { // the silent holder is still a member, and the type is usually assigned to it
 			r.lookLater(typ, now, deadAfter-silentAfter+time.Duration(before)*HeartbeatEvery-HeartbeatEvery/2, true) // in the middle between two rounds
 		}
 	}
@@ -368,8 +369,8 @@ func (r *Rebalancer) wakeHeirs(lost []string, now time.Time) {
 
 // gone returns the members that died long ago and should be removed from the list.
 //
-// rule: two clocks agree on that: a beat has stood still here, and the queue's clock says that it is MemberRetention old. Or it has stood still here
-// for all that time. A pool whose clock is ahead would drop the living.
+// rule: two clocks must agree before a member is removed: its beat has not changed by this pool's clock, and is MemberRetention old by the queue's
+// clock. Or it has not changed by this pool's clock for all of MemberRetention. Otherwise a pool whose clock is ahead would drop living members.
 func (r *Rebalancer) gone(members []queue.Member) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -386,7 +387,7 @@ func (r *Rebalancer) gone(members []queue.Member) (ids []string) {
 	return ids
 }
 
-// stopping tells whether the pool stops.
+// stopping reports whether the pool is stopping.
 func (r *Rebalancer) stopping() bool {
 	select {
 	case <-r.view.Stopping():

@@ -13,27 +13,28 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The plan says who should hold which of the active types, and which of them this pool asks for.
+// The plan assigns each active type to the replica that should hold it. From the plan follows which
+// types this pool asks for.
 //
-// A type is active if it has backlog, or if somebody holds it and it had messages lately. Idle and
-// paused types do not count, so a replica that holds many of them still gets its share of the active
-// ones. A type that its holder is leaving is already free in the plan, so that a successor can wait for
-// the lock in time.
+// A type is active if it has backlog, or if it has a holder and had messages lately. Idle and paused
+// types do not count, so a replica that holds many of them still gets its share of the active ones. A
+// type that its holder is leaving is already free in the plan, so that a successor can wait for the
+// lock in time.
 const (
 	settle    = 5 * time.Second       // do not ask for a type that changed hands more recently
 	askAgain  = 30 * time.Second      // pause before asking again for the same type
-	maxAsks   = 6                     // ask for this many types at a time
+	maxAsks   = 6                     // ask for at most this many types at a time
 	planEvery = 20 * time.Millisecond // least time between two computations of the plan
-	manyFree  = 8                     // with this many free types per member, or more, they are scattered
+	manyFree  = 8                     // with this many free types per member, or more, scatter assigns them
 )
 
-// isLiving tells whether another member in the window is alive. r.mu is held.
+// isLiving reports whether another member in the window is alive. r.mu is held.
 func (r *Rebalancer) isLiving(m queue.Member, now time.Time) bool {
 	return now.Sub(r.readAt) < blindAfter && r.sights[m.Instance].lives(now, deadAfter)
 }
 
-// candidates are the live members in the window that may take types, this pool among them unless it
-// stops, in an order that is the same everywhere. r.mu is held.
+// candidates returns the live members in the window that may take types, including this pool unless it
+// is stopping. Every replica sorts them in the same order. r.mu is held.
 func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
 	for _, m := range r.others {
 		if r.isLiving(m, now) && !m.Stopping {
@@ -56,8 +57,8 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
 	return all
 }
 
-// byTurn is an order of members that does not depend on the windows, which are ranges of Instances. The
-// first member gets a type first, and that must not always be the one that plans.
+// byTurn orders members independently of the windows, which are ranges of Instances. The first member
+// gets a type first, and must not always be the planning one.
 func byTurn(a, b queue.Member) int {
 	return cmp.Or(cmp.Compare(turnOf(a), turnOf(b)), strings.Compare(a.Instance, b.Instance))
 }
@@ -70,10 +71,10 @@ func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	return h, ok && now.Sub(r.readAt) < blindAfter && (!r.inWindow(h.by) || r.sights[h.by].lives(now, silentAfter))
 }
 
-// inWindow tells whether a member was read in the last round. r.mu is held.
+// inWindow reports whether a member was read in the last round. r.mu is held.
 func (r *Rebalancer) inWindow(id string) bool { return r.sights[id].read.Equal(r.readAt) }
 
-// planners are the candidates, and what balance and scatter need to know of them. r.mu is held.
+// planners returns the candidates, both as members and in the form that balance and scatter take. r.mu is held.
 func (r *Rebalancer) planners(now time.Time) (all []queue.Member, members []candidate) {
 	all = r.candidates(now)
 	members = make([]candidate, len(all))
@@ -86,7 +87,7 @@ func (r *Rebalancer) planners(now time.Time) (all []queue.Member, members []cand
 	return all, members
 }
 
-// plan computes who should hold which of the active types. r.mu is held.
+// plan computes which member should hold each active type. r.mu is held.
 func (r *Rebalancer) plan(now time.Time) {
 	if now.Before(r.nextPlan) {
 		return
@@ -100,7 +101,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	for typ := range r.claims {
 		h, ok := r.holder(typ, now)
 		if it := r.types[typ]; !ok || h.idle || !r.inWindow(h.by) || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
-			continue // or it is counted below
+			continue // a type that this pool has or is taking is counted below
 		}
 		by := nobody
 		if !h.leaving {
@@ -145,19 +146,19 @@ func (r *Rebalancer) plan(now time.Time) {
 			r.shares[free[i]] = all[owner].Instance
 		}
 	}
-	// With very many types this takes long: spend at most about a twentieth of the time on it, or less
+	// With very many types this takes long, so spend at most about a twentieth of the time on it, or less
 	// with many replicas, which may share a machine.
 	done := time.Now()
 	r.nextPlan = done.Add(max(planEvery, r.spread(20*done.Sub(now))))
 }
 
-// scatter decides, like balance, who should take free types. It returns nil if there are few of them, unless it is crowded, or if members
-// have bounds.
+// scatter decides, like balance, which members should take free types. It returns nil if there are few free types and the pool is not
+// Crowded, or if any member limits its number of types or a partial window is read.
 //
-// Members learn at different moments which types are free and which are drained by now. Each would count
-// out something else, so that some types fell to two and others to none. By rendezvous hashing (Thaler
-// and Ravishankar 1998) a type falls to the same member, whatever is known of the others; the numbers
-// are even enough if there are many.
+// Members learn at different moments which types are free and which have been drained. If they counted
+// types, their plans would differ, and some types would be assigned to two members and others to none.
+// Rendezvous hashing (Thaler and Ravishankar 1998) assigns a type to the same member, whatever is known
+// of the other types; the numbers are even enough if there are many types.
 func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) {
 	few := len(free) < manyFree*len(members) && !r.crowded()
 	if few || !r.hashable(members) {
@@ -171,7 +172,7 @@ func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) 
 	return owners
 }
 
-// hashable tells whether types may fall to members by hashing: each has room for all, and knows the others. r.mu is held.
+// hashable reports whether hashing may assign types to members: each has room for all types, and knows all other members. r.mu is held.
 func (r *Rebalancer) hashable(members []candidate) bool {
 	return !r.window.partial && !slices.ContainsFunc(members, func(m candidate) bool { return m.room < math.MaxInt })
 }
@@ -190,7 +191,7 @@ func newRendezvous(members []candidate) *rendezvous {
 	return r
 }
 
-// first returns the member to which a type falls, nobody if no member serves it.
+// first returns the member to which a type is assigned, or nobody if no member serves it.
 func (r *rendezvous) first(typ string) (owner int) {
 	owner = nobody
 	hash, highest := hashOf(typ), uint64(0)
@@ -202,7 +203,7 @@ func (r *rendezvous) first(typ string) (owner int) {
 	return owner
 }
 
-// rank returns how many members come before one that serves the type.
+// rank returns how many members precede the given one, which serves the type.
 func (r *rendezvous) rank(member int, typ string) (before int) {
 	hash := hashOf(typ)
 	own := weight(r.hashes[member], hash)
@@ -214,8 +215,8 @@ func (r *rendezvous) rank(member int, typ string) (before int) {
 	return before
 }
 
-// ranks yields those of types that this pool serves, with the number of members that come before it when they fall to somebody by
-// hashing. That is 0 for all if it is not crowded. r.mu is held.
+// ranks yields those of types that this pool serves, each with the number of members that precede this pool in rendezvous hashing. The
+// number is 0 for all types if the pool is not Crowded or types are not hashable. r.mu is held.
 func (r *Rebalancer) ranks(types []string, now time.Time) iter.Seq2[string, int] {
 	rank := func(string) int { return 0 }
 	if len(types) > 0 && r.crowded() {
@@ -235,15 +236,15 @@ func (r *Rebalancer) ranks(types []string, now time.Time) iter.Seq2[string, int]
 	}
 }
 
-// hashOf is FNV-1a.
+// hashOf returns the FNV-1a hash of s.
 func hashOf(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))
 	return h.Sum64()
 }
 
-// weight is the weight of a member for a type in rendezvous hashing, by their hashes: the last step of MurmurHash3, as the ends of
-// the names alone would not change the high bits.
+// weight returns the weight of a member for a type in rendezvous hashing, given their hashes. It applies the last step of MurmurHash3,
+// because the ends of the names alone would not change the high bits.
 func weight(member, typ uint64) uint64 {
 	w := member ^ typ
 	w = (w ^ w>>33) * 0xff51afd7ed558ccd
@@ -274,7 +275,7 @@ func (r *Rebalancer) seek() {
 		it := r.types[typ]
 		h, _ := r.holder(typ, now)
 		it.wanted++
-		if (ripe(it.wanted, asks, h.since, it.askedAt, now) || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough
+		if (ripe(it.wanted, asks, h.since, it.askedAt, now) || h.leaving) && !it.ask && !it.asking { // a leaving holder waits for a successor: one observation is enough
 			it.ask, it.askedAt = true, now
 			asks++
 			r.wakeUp(typ)
@@ -282,22 +283,22 @@ func (r *Rebalancer) seek() {
 	}
 }
 
-// minds tells whether a replica includes a free type in its plan. All replicas see the free types, but
-// each plans as if there were no members outside its window. So it includes the share of the free
-// types that falls to its window, and twice as much with every second that they stay free.
+// minds reports whether a replica includes a free type in its plan. All replicas see the free types,
+// but each plans as if there were no members outside its window. So it includes its window's share of
+// the free types, and twice as much with every second that they stay free.
 func minds(instance, typ string, free time.Duration, members int) bool {
 	share := windowSize << min(free/time.Second, 10)
 	return members <= share || int(crc32.ChecksumIEEE([]byte(instance+typ)))%members < share
 }
 
-// ripe tells whether to ask the holder of a type that the plan gives to this pool. wanted counts the
-// rounds in a row in which it did, asks the types that are asked for now; the type last moved at moved
-// and was last asked for at asked (zero: never).
+// ripe reports whether to ask the holder of a type that the plan assigns to this pool. wanted is the
+// number of consecutive rounds in which it did, asks the number of types being asked for; the type last
+// moved at moved and was last asked for at asked (zero: never).
 func ripe(wanted, asks int, moved, asked, now time.Time) bool {
-	// rule: nobody is asked on the ground of one look, which may be an old one, …
+	// rule: no holder is asked because of a single observation, which may be stale, …
 	ripe := wanted > 1 && asks < maxAsks
-	// … nor for a type that has just moved: with what others know of that, it would move on and
-	// on.
+	// … nor for a type that has just moved: before all replicas know of the move, the type would keep
+	// moving.
 	ripe = ripe && (moved.IsZero() || now.Sub(moved) > settle)
 	return ripe && (asked.IsZero() || now.Sub(asked) > askAgain)
 }

@@ -1,18 +1,18 @@
 // Package share decides which replica serves which type, so that all replicas have about the same
 // number of busy types.
 //
-// Every replica describes itself in a heartbeat, and computes from the heartbeats of all who should
+// Every replica describes itself in a heartbeat, and computes from all heartbeats which replica should
 // hold which type:
 //
-//	heartbeats ──▶ members ──▶ plan (balance) ──▶ Turn of each type: take it · stand by · ask its holder · leave it alone
+//	heartbeats ──▶ members ──▶ plan (balance) ──▶ Turn of each type: take it · stand by · ask its holder · skip it
 //
 // Replicas with the same knowledge compute the same plan, so they need not negotiate. A replica takes
-// free types that fall to it. If others hold more than their share, it asks for a type, with a request
-// to release its lock; the holder ends its session, and the replica that asked, which waits in the
-// lock's queue, continues.
+// the free types that the plan assigns to it. If others hold more than their share, it asks for a type
+// by requesting the release of its lock: the holder ends its session, and the requesting replica, which
+// waits in the lock's queue, takes over.
 //
-// rule: nothing but evenness rests on this. Who may write is decided by the lock and the file. Without fresh knowledge of others
-// a pool serves whatever it can.
+// rule: only evenness depends on this package. The lock and the file decide which replica may write. Without recent heartbeats of
+// other replicas a pool serves every type it can.
 package share
 
 import (
@@ -32,32 +32,32 @@ import (
 // Times of a Rebalancer.
 const (
 	HeartbeatEvery = 2 * time.Second
-	FirstLook      = time.Second     // how long a pool that starts waits, at most, until it has read the others' heartbeats
+	FirstLook      = time.Second     // how long a starting pool waits, at most, to read the other replicas' heartbeats
 	StarveAfter    = 3 * time.Second // any replica may take a type with backlog that has been free for this long
 )
 
-// View is what a Rebalancer sees of its pool.
+// View is a Rebalancer's view of its pool.
 type View interface {
 	// Stopping returns a channel that is closed when the pool stops.
 	Stopping() <-chan struct{}
-	// Troubles returns the errors that keep the pool from draining types now, by type.
+	// Troubles returns the errors that currently keep the pool from draining types, by type.
 	Troubles() map[string]string
 	// Report logs when the operation what begins to fail and when it works again, and returns
-	// whether err is an error. What the end of ctx has called off has not failed.
+	// whether err is an error. An operation that was cancelled because ctx ended has not failed.
 	Report(ctx context.Context, what string, err error) (failed bool)
-	// Parting returns a context with timeout most for the last writes of a pool, which also ends
-	// early if the pool stops and the queue does not answer.
+	// Parting returns a context with timeout most for the last writes of a pool. It ends early if
+	// the pool stops and the queue does not answer.
 	Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc)
 }
 
-// Session is what a Rebalancer sees of a session of its pool.
+// Session is a Rebalancer's view of a session of its pool.
 type Session interface {
-	QuietFor() time.Duration // how long no message has been fetched
+	QuietFor() time.Duration // time since the last message was fetched
 	Halt()                   // makes it end soon
 }
 
-// Rebalancer decides for one pool which of its types to take, stand by for, or ask for, from what it
-// knows about the other replicas. Safe for concurrent use.
+// Rebalancer decides for one pool which of its types to take, stand by for, or ask for, based on the
+// heartbeats of the other replicas. Safe for concurrent use.
 type Rebalancer struct {
 	view   View
 	queue  Directory
@@ -66,30 +66,30 @@ type Rebalancer struct {
 	ready  chan struct{} // closed after the first round
 	giveUp context.CancelCauseFunc
 
-	telling, reading wait.Patience // of a round
+	telling, reading wait.Patience // timeouts of a round
 
 	mu        sync.Mutex
 	types     map[string]*interest // the types that this pool serves …
 	held      map[string]*interest // … and those of them with a session
 	beat      int64                // number of the last heartbeat
-	news      chan struct{}        // asks for a round now
+	news      chan struct{}        // requests a round now
 	heardAt   time.Time            // when the queue last answered
 	lookedAt  time.Time            // when the last finished round began …
 	looked    chan struct{}        // … which has closed this channel and made a new one
 	readAt    time.Time            // when the members were last read; zero: never
 	sights    map[string]sighting  // by Instance: when its beat last changed
 	window    window               // which members are read
-	replicas  int                  // that were alive when they were last read, and this one; 0: none was read yet
-	others    []queue.Member       // those in the window, as last read, without this pool
-	claims    map[string]holding   // by type: what the others say they hold
+	replicas  int                  // number of replicas that were alive when last read, plus this one; 0: none was read yet
+	others    []queue.Member       // the members in the window, as last read, without this pool
+	claims    map[string]holding   // by type: its holder according to the others' heartbeats
 	paused    map[string]bool      // by type
 	shares    map[string]string    // the plan: for each active type the Instance that should hold it
-	scattered bool                 // free types fall to members by hashing
+	scattered bool                 // free types are assigned to members by hashing
 	asleep    sleepers
 	reserve   map[string]reserve // by type
-	unasked   int                // sole types that were taken since the last one that was not, see probeEvery
-	helped    bool               // the last type that was asked about under its lock was drained
-	nextPlan  time.Time          // do not compute the plan again before
+	unasked   int                // sole types taken since the last type that was not sole, see probeEvery
+	helped    bool               // the last type that was queried under its lock was drained
+	nextPlan  time.Time          // the plan is not computed again before this time
 }
 
 // interest is the state of a type that this pool serves.
@@ -97,44 +97,44 @@ type interest struct {
 	wake    chan struct{} // ends a pause: something has changed
 	session Session       // nil if this pool does not hold the type
 	leaving bool          // session is about to release the type
-	taking  bool          // on its way to a session
-	helps   bool          // it falls to another pool, which does not come
+	taking  bool          // this pool is taking it, but has no session yet
+	helps   bool          // it is assigned to another pool, which has not taken it
 	sole    bool          // no other pool wanted it when it was taken
-	told    told          // what the pool has learned about it since its last look
-	free    time.Time     // since when it has backlog and no known holder; zero: that is not so …
-	freeAt  time.Time     // … and when that was last seen
-	silent  bool          // its holder has fallen silent, and this pool has not looked at the lock since
-	heir    bool          // its holder is lost, and it is the turn of this pool, one of few, to take it
+	told    told          // what the pool has learned about it since its last check
+	free    time.Time     // since when it has backlog and no known holder; zero: it has no backlog, or a holder …
+	freeAt  time.Time     // … and when it was last seen free
+	silent  bool          // its holder has fallen silent, and this pool has not checked the lock since
+	heir    bool          // its holder is lost, and this pool, one of few, is to take it
 	tryAt   time.Time     // when to check next whether its holder is dead
-	notYet  time.Time     // do not look before: another replica had its lock, which no heartbeat has told yet
-	wanted  int           // for how many rounds in a row the plan gives it to this pool
+	notYet  time.Time     // no check before this time: another replica had its lock, which no heartbeat has shown yet
+	wanted  int           // for how many rounds in a row the plan has assigned it to this pool
 	ask     bool          // the pool should ask its holder now
 	asking  bool          // the pool is asking
-	askedAt time.Time     // when it last did
+	askedAt time.Time     // when the pool last asked
 }
 
-// New returns the Rebalancer of a pool. self needs the fields that do not change: Instance, Host, PID,
-// Version, Types, MaxTypes.
+// New returns the Rebalancer of a pool. self must have the fields that do not change: Instance, Host,
+// PID, Version, Types, MaxTypes.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
 		telling: wait.Patience{Min: HeartbeatEvery, Max: mostPatience}, reading: wait.Patience{Min: 2 * HeartbeatEvery, Max: mostPatience},
 		looked: make(chan struct{}), types: map[string]*interest{}, held: map[string]*interest{}, sights: map[string]sighting{}, reserve: map[string]reserve{}}
 }
 
-// sleepers are the free types that the last list of pending ones has shown, and that fall to others.
+// sleepers are the free types in the last list of pending types that are assigned to other replicas.
 type sleepers struct {
 	types []string
 	since time.Time // when the list was read
 }
 
-// told is what is known of the messages of a type without a look at it.
+// told is the number of pending messages of a type, if it is known without a query.
 type told struct {
 	known   bool
 	pending int
 }
 
-// Join adds types to those that this pool serves. pending means that they are known to have messages;
-// so all who join them at about the same time plan with the same.
+// Join adds types to those that this pool serves. pending means that they are known to have messages,
+// so that all replicas that join them at about the same time plan with the same types.
 func (r *Rebalancer) Join(pending bool, types ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +172,8 @@ func (r *Rebalancer) Holds(typ string, s Session) {
 	}
 }
 
-// Freed records that no session of this pool serves a type any more. Call it after every turn, also
-// one that did not lead to a session: then the type stays free for as long as it has been.
+// Freed records that no session of this pool serves a type any more. Call it after every turn, even
+// one that did not lead to a session; the type then keeps the time since which it has been free.
 func (r *Rebalancer) Freed(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,19 +192,18 @@ func (r *Rebalancer) Leave(typ string) {
 	r.nextPlan = time.Time{}
 }
 
-// Wake ends a pause of a type, so that it is looked at.
+// Wake ends a pause of a type, so that the pool checks it.
 func (r *Rebalancer) Wake(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wakeUp(typ)
 }
 
-// Found tells of types that have messages, as a list of all pending types has shown, and ends their pauses.
-// So they need not be looked at, unless another replica holds them, and has perhaps drained them by now.
-// busy is as in Turn.
+// Found records the types with messages, from a list of all pending types, and ends their pauses. So they need no
+// query, unless another replica holds them and may have drained them since. busy is as in Turn.
 //
-// If they are many, those that fall to other replicas sleep on: see wakeSleepers. Otherwise each replica would
-// wake for all types, to find out that most are not its own.
+// If there are many, those assigned to other replicas stay asleep: see wakeSleepers. Otherwise each replica would
+// wake for every type, only to find that most are not its own.
 func (r *Rebalancer) Found(types []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +226,7 @@ func (r *Rebalancer) Found(types []string, busy bool) {
 		r.wakeUp(typ)
 	}
 	if len(free) > 0 {
-		r.nextPlan = now // it must know of all of them
+		r.nextPlan = now // it must include all of them
 		r.plan(now)
 	}
 	r.asleep = sleepers{r.asleep.types[:0], now}
@@ -241,8 +240,8 @@ func (r *Rebalancer) Found(types []string, busy bool) {
 	}
 }
 
-// wakeSleepers wakes for the types that Found has let sleep, once, when they have waited for so long that this
-// pool helps, if they are still free.
+// wakeSleepers wakes, once, the types that Found left asleep, if they are still free after they have waited so long
+// that this pool helps.
 func (r *Rebalancer) wakeSleepers() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +258,7 @@ func (r *Rebalancer) wakeSleepers() {
 	r.asleep.types = nil
 }
 
-// Waiting returns the types that this pool serves, but does not hold, and is not about to, sorted.
+// Waiting returns, sorted, the types that this pool serves but neither holds nor is about to hold.
 func (r *Rebalancer) Waiting() (types []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,8 +284,8 @@ func (r *Rebalancer) Free(types []string) (free []string) {
 	return free
 }
 
-// Tell ends the pauses of types that this pool waits for. pending is how many messages they are known
-// to have, at least; with 0 they are known to have none.
+// Tell ends the pauses of types that this pool waits for. pending is the least number of messages they
+// are known to have; 0 means that they are known to have none.
 func (r *Rebalancer) Tell(types []string, pending int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +297,7 @@ func (r *Rebalancer) Tell(types []string, pending int) {
 	}
 }
 
-// Told returns what was told of a type since the last call.
+// Told returns the number of pending messages of a type that was recorded since the last call, if any.
 func (r *Rebalancer) Told(typ string) (pending int, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -308,7 +307,7 @@ func (r *Rebalancer) Told(typ string) (pending int, known bool) {
 	return t.pending, t.known
 }
 
-// waits tells whether the pool pauses, or is about to.
+// waits reports whether the pool pauses for the type, or is about to.
 func (it *interest) waits() bool { return it.session == nil && !it.taking && !it.asking }
 
 // WakeSessions wakes the sessions of all types that this pool holds.
@@ -331,9 +330,9 @@ func (r *Rebalancer) WakeSession(typ string) (free bool) {
 	return !r.kept(typ)
 }
 
-// Notified is Wake for types that have new messages, except that it ignores those that another replica holds. All replicas are told of
-// them. If it is crowded, one looks at each type at once. As long as no heartbeat tells that somebody holds it, another one looks after
-// StarveAfter, then two more, then four: see wakeReserves. What they miss a sweep finds.
+// Notified is Wake for types that have new messages, except that it ignores those that another replica holds. All replicas receive the
+// notification. If the pool is Crowded, one replica checks each type at once. As long as no heartbeat shows a holder, another one checks
+// it after StarveAfter, then two more, then four: see wakeReserves. A sweep finds the messages that they miss.
 func (r *Rebalancer) Notified(types []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -358,14 +357,14 @@ func (r *Rebalancer) Notified(types []string) {
 	}
 }
 
-// reserve is a type with news, or whose holder is lost, at which this pool looks if nobody else takes it.
+// reserve is a type with news, or with a lost holder, that this pool checks unless another replica takes it first.
 type reserve struct {
-	since time.Time // when that was learned
-	until time.Time // when this pool looks
+	since time.Time // when the pool learned of it
+	until time.Time // when this pool checks it
 	heir  bool      // its holder is lost
 }
 
-// lookLater makes this pool look at a type after d if nobody else takes it by then. heir tells that its holder is lost. r.mu is held.
+// lookLater makes this pool check a type after d unless another replica takes it by then. heir means that its holder is lost. r.mu is held.
 func (r *Rebalancer) lookLater(typ string, now time.Time, d time.Duration, heir bool) {
 	e, known := r.reserve[typ]
 	if !known || now.Add(d).Before(e.until) {
@@ -375,7 +374,7 @@ func (r *Rebalancer) lookLater(typ string, now time.Time, d time.Duration, heir 
 	r.reserve[typ] = e
 }
 
-// wakeReserves wakes for the types that nobody has taken in time.
+// wakeReserves wakes the types that no replica has taken in time.
 func (r *Rebalancer) wakeReserves() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -396,14 +395,14 @@ func (r *Rebalancer) wakeReserves() {
 	}
 }
 
-// kept tells whether another replica holds a type, and is not about to leave it. r.mu is held.
+// kept reports whether another replica holds a type and is not about to leave it. r.mu is held.
 func (r *Rebalancer) kept(typ string) bool {
 	h, held := r.holder(typ, time.Now())
 	return held && !h.leaving
 }
 
-// News returns the channel that wakes the session of a type. It is the same one that ends a Pause: a
-// type has either a session or a goroutine that pauses.
+// News returns the channel that wakes the session of a type. The same channel ends a Pause, because a
+// type has either a session or a pausing goroutine.
 func (r *Rebalancer) News(typ string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -413,7 +412,7 @@ func (r *Rebalancer) News(typ string) <-chan struct{} {
 // wakeUp ends a pause of a type. r.mu is held.
 func (r *Rebalancer) wakeUp(typ string) {
 	if it := r.types[typ]; it != nil {
-		it.notYet = time.Time{} // who has the lock may be done
+		it.notYet = time.Time{} // the replica with the lock may be done
 		select {
 		case it.wake <- struct{}{}:
 		default:
@@ -436,7 +435,7 @@ func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) (wo
 	return false
 }
 
-const leftAlone = "the type is paused; it is left alone until it is resumed"
+const leftAlone = "the type is paused; it is not drained until it is resumed"
 
 // setPaused applies the settings: it halts the sessions of newly paused types, and wakes resumed ones.
 func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
@@ -470,12 +469,12 @@ func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
 	}
 }
 
-// Paused tells whether an operator has paused a type.
+// Paused reports whether an operator has paused a type.
 func (r *Rebalancer) Paused(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.paused[typ]
 }
 
-// jittered is d plus or minus up to a quarter.
+// jittered returns d plus or minus up to a quarter.
 func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }

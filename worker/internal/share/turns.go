@@ -8,37 +8,38 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A turn is what a pool does now about one of its types. It looks at the types that it does not hold:
-// at free ones as often as it polls, at those of others every standbyEvery. With many types it looks at
+// A turn is a pool's next action for one of its types. A pool checks the types that it does not hold:
+// free ones as often as it polls, those that others hold every standbyEvery. With many types it checks
 // each of them less often.
 const (
-	standbyEvery = time.Second            // between two looks at a type that another replica holds
-	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
-	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
-	probeEvery   = 16                     // of this many types that fall to this pool alone, it asks about one whether others help
+	standbyEvery = time.Second            // between two checks of a type that another replica holds
+	lookEvery    = 5 * time.Millisecond   // least average time between two checks, over all types
+	notMine      = 100 * time.Millisecond // between two checks of a free type that is assigned to another replica
+	probeEvery   = 16                     // of this many types that are assigned to this pool alone, it queries one to learn whether others help
 	forgetFree   = 2 * time.Minute        // a type that was not seen free for this long was not free all the time
-	spreadOver   = 10                     // with more replicas than this, each looks and sweeps less often
+	spreadOver   = 10                     // with more replicas than this, each checks and sweeps less often
 )
 
-// If it is crowded, only the replicas that rank first for a type look at it.
+// If a pool is Crowded, only the replicas that rank first for a type check it.
 const (
-	heirs    = 3 // look at a type whose holder is lost
-	reserves = 8 // look at a type with news, one after the other, until one of them takes it
+	heirs    = 3 // this many check a type whose holder is lost
+	reserves = 8 // this many check a type with news, one after the other, until one of them takes it
 )
 
-// Turn is what a pool should do about a type.
+// Turn is the action a pool should take for a type.
 type Turn int
 
 // Turns.
 const (
 	TurnNone      Turn = iota // nothing: the pool stops, or there is nothing to do
-	TurnUndecided             // nothing yet: the next plan says to whom it falls
+	TurnUndecided             // nothing yet: the next plan will assign the type
 	TurnTake                  // wait for the lock
-	TurnStandBy               // try the lock, which finds out whether its holder is dead
+	TurnStandBy               // try the lock, which shows whether its holder is dead
 	TurnAsk                   // ask its holder for it
 )
 
-// Holder returns the replica that says it holds a type, and whether it is leaving the type.
+// Holder returns the replica that holds a type according to its heartbeat, and whether it is leaving the
+// type.
 func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +47,8 @@ func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 	return h.by, h.leaving
 }
 
-// Next is called before the queue is asked about a type. It returns whether this pool should ask the
-// holder for the type, or else how long to wait: a type with a known holder is looked at less often.
+// Next is called before the pool queries the queue about a type. It returns whether this pool should ask
+// the holder for the type, or else how long to wait: a type with a known holder is checked less often.
 func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,16 +64,16 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	return false, it.notYet.Sub(now)
 }
 
-// Contended records that another replica has the lock of a type, though its heartbeat does not say so
-// yet, so that the type is not Sole. It returns false if the pool should wait for the lock: if it has few
-// types, or the holder may be dead. With many, waiting would cost more than what it waits for: most are
+// Contended records that another replica has the lock of a type, although its heartbeat does not show it
+// yet, so that the type is not Sole. It returns false if the pool should wait for the lock: if the pool
+// has few types, or the holder may be dead. With many types, waiting costs more than it gains: most are
 // drained and released soon.
 func (r *Rebalancer) Contended(typ, holder string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.types[typ].sole = false
-	// rule: the lock of a dead holder is waited for, whatever the number of types
+	// rule: a pool waits for the lock of a dead holder, whatever the number of types
 	if !r.many() || now.Sub(r.readAt) >= blindAfter || !r.sights[holder].lives(now, silentAfter) {
 		return false
 	}
@@ -80,9 +81,9 @@ func (r *Rebalancer) Contended(typ, holder string) bool {
 	return true
 }
 
-// Turn decides what to do about a type that has backlog. For TurnNone and TurnUndecided, wait is how
-// long to wait before the next call. busy means that the pool has as much to do as it can. When it goes on with a TurnTake,
-// it calls Take first.
+// Turn decides what to do about a type that has backlog. For TurnNone and TurnUndecided, wait is the time
+// to wait before the next call. busy means that the pool is working at capacity. Before acting on a
+// TurnTake, the pool calls Take.
 func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,12 +100,12 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	}
 	it.isFree(now)
 	if it.silent {
-		// rule: whoever may need the lock of a dead holder looks at it at once. A lock is taken over only by who has watched it for a
-		// lease, and the type may fall to another pool in the meantime.
+		// rule: a pool that may need the lock of a dead holder checks it at once. A replica takes over a lock only after observing it
+		// unchanged for a full lease, and the plan may assign the type to another pool in the meantime.
 		it.silent = false
 		return TurnStandBy, 0
 	}
-	// rule: no type with backlog waits for somebody who does not come. A pool that is busy would not come sooner.
+	// rule: a type with backlog never waits indefinitely for a replica that does not take it. A busy pool would not take it sooner.
 	it.helps = it.starves(now, busy)
 	switch {
 	case it.helps || r.falls(typ, now):
@@ -115,8 +116,8 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	return TurnNone, max(notMine, r.stretch())
 }
 
-// isFree notes that a type has backlog and no known holder. If that was long ago, it begins anew: others
-// have drained the type since.
+// isFree records that a type has backlog and no known holder. If it was last seen free long ago, the
+// time starts anew: others have drained the type since.
 func (it *interest) isFree(now time.Time) {
 	if it.free.IsZero() || now.Sub(it.freeAt) > forgetFree {
 		it.free, it.heir = now, false
@@ -124,18 +125,18 @@ func (it *interest) isFree(now time.Time) {
 	it.freeAt = now
 }
 
-// starves tells whether a free type has waited for too long for the pool that it falls to, so that this
-// one takes it. busy is as in Turn.
+// starves reports whether a free type has waited too long for the pool that it is assigned to, so that
+// this pool takes it. busy is as in Turn.
 //
-// rule: a pool whose turn it is to take the type of a lost holder takes it, also when it is busy. Few come for it.
+// rule: a pool that is to take the type of a lost holder takes it even when busy. Only a few pools try.
 func (it *interest) starves(now time.Time, busy bool) bool {
 	return it.heir || !busy && now.Sub(it.free) > StarveAfter
 }
 
-// undecided tells whether the plan does not know of a free type yet. r.mu is held.
+// undecided reports whether the plan does not include a free type yet. r.mu is held.
 func (r *Rebalancer) undecided(typ string) bool { return r.shares[typ] == "" && !r.window.partial }
 
-// falls tells whether a free type falls to this pool. r.mu is held.
+// falls reports whether a free type is assigned to this pool. r.mu is held.
 func (r *Rebalancer) falls(typ string, now time.Time) bool {
 	if r.alone(now) {
 		return true
@@ -144,28 +145,28 @@ func (r *Rebalancer) falls(typ string, now time.Time) bool {
 	return r.shares[typ] == r.self.Instance
 }
 
-// alone tells whether there are no other replicas, as far as this one knows. r.mu is held.
+// alone reports whether this replica knows of no others. r.mu is held.
 func (r *Rebalancer) alone(now time.Time) bool {
 	return !r.window.partial && !slices.ContainsFunc(r.others, func(m queue.Member) bool { return r.isLiving(m, now) })
 }
 
-// Take is called when the pool can go on with a TurnTake, which may be a while later. It returns false
-// if the type falls to another pool by now.
+// Take is called when the pool can act on a TurnTake, which may be a while later. It returns false if
+// the type has been assigned to another pool since.
 func (r *Rebalancer) Take(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	it, now := r.types[typ], time.Now()
 	if _, held := r.holder(typ, now); held || !it.helps && !r.falls(typ, now) {
-		it.told = told{true, 1} // it need not be looked at again
+		it.told = told{true, 1} // no need to query it again
 		return false
 	}
 	it.taking, it.sole = true, r.alone(now) || r.scattered && !it.helps && !r.probe()
 	return true
 }
 
-// probe decides whether a type that falls to this pool counts as one that others may have wanted, so
-// that the pool asks whether it is drained. Others help if it is slow, and it would open all that they
-// have drained. r.mu is held.
+// probe decides whether a type assigned to this pool counts as one that others may have wanted, so that
+// the pool queries whether it is drained. If this pool is slow, others help, and without the query it
+// would open every type that they have drained. r.mu is held.
 func (r *Rebalancer) probe() bool {
 	if r.unasked++; r.unasked < probeEvery && !r.helped {
 		return false
@@ -174,8 +175,8 @@ func (r *Rebalancer) probe() bool {
 	return true
 }
 
-// Sole tells whether no other replica has wanted the type that this pool takes, as far as is known:
-// there is none, or all know that it falls to this one, and none helps.
+// Sole reports whether, as far as is known, no other replica has wanted the type that this pool takes:
+// there is no other replica, or all know that it is assigned to this one, and none helps.
 func (r *Rebalancer) Sole(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +190,7 @@ func (r *Rebalancer) Asked(drained bool) {
 	r.helped = drained
 }
 
-// BusyElsewhere tells whether another replica holds a type that had messages lately.
+// BusyElsewhere reports whether another replica holds the type and it had messages lately.
 func (r *Rebalancer) BusyElsewhere(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,8 +198,7 @@ func (r *Rebalancer) BusyElsewhere(typ string) bool {
 	return held && !h.idle
 }
 
-// Empty records that a type has no backlog, and returns how long to wait, at least, before the next
-// look.
+// Empty records that a type has no backlog, and returns the least time to wait before the next check.
 func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,15 +210,15 @@ func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	return r.stretch()
 }
 
-// Stretch is the least time between two looks at the same type, given how many types and replicas there
-// are.
+// Stretch returns the least time between two checks of the same type, given the numbers of types and
+// replicas.
 func (r *Rebalancer) Stretch() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stretch()
 }
 
-// Many tells whether there are so many types, and replicas, that this pool looks at each type once a second at most.
+// Many reports whether there are so many types, and replicas, that this pool checks each type at most once a second.
 func (r *Rebalancer) Many() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,8 +228,8 @@ func (r *Rebalancer) Many() bool {
 // many is Many with r.mu held.
 func (r *Rebalancer) many() bool { return r.stretch() >= standbyEvery }
 
-// Crowded tells whether there are many types and more than spreadOver replicas. If each of them looked at a type that has news, a message
-// would cost as many looks as there are replicas.
+// Crowded reports whether there are many types and more than spreadOver replicas. If every replica checked each type that has news, a
+// message would cost as many checks as there are replicas.
 func (r *Rebalancer) Crowded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,9 +239,9 @@ func (r *Rebalancer) Crowded() bool {
 // crowded is Crowded with r.mu held.
 func (r *Rebalancer) crowded() bool { return r.many() && r.replicas > spreadOver }
 
-// LeavesAlone tells whether there is nothing to do about a type where it is crowded, so that this pool need not ask whether it has messages:
-// a living replica holds it; or nothing is known of it, and there is no news; or it is free and is known to have messages, but falls to
-// another replica, and has not waited for long. In the last case, free, that may change without news. busy is as in Turn.
+// LeavesAlone reports whether a Crowded pool has nothing to do about a type, so that it need not query whether the type has messages: a
+// living replica holds it; or nothing is known about it, and there is no news; or it is free and known to have messages, but is assigned to
+// another replica, and has not waited long. In the last case free is true, and the answer may change without news. busy is as in Turn.
 func (r *Rebalancer) LeavesAlone(typ string, busy, news bool) (free, alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,16 +262,16 @@ func (r *Rebalancer) stretch() time.Duration {
 	return r.spread(time.Duration(len(r.types)) * lookEvery)
 }
 
-// Spread is d, the time between two questions of this pool to the queue. With more than spreadOver
-// replicas it is so much longer that all of them together ask as often as spreadOver would.
+// Spread stretches d, the time between two queries of this pool to the queue. With more than spreadOver
+// replicas it is lengthened so that all of them together query as often as spreadOver would.
 func (r *Rebalancer) Spread(d time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.spread(d)
 }
 
-// Crowd is how many times as many replicas as spreadOver there are, at least 1. When each of them does
-// so many times fewer things at the same time, all together do as many as spreadOver would.
+// Crowd returns the number of replicas divided by spreadOver, at least 1. If each replica divides the
+// number of things it does concurrently by it, all together do as many as spreadOver would.
 func (r *Rebalancer) Crowd() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -283,7 +283,7 @@ func (r *Rebalancer) spread(d time.Duration) time.Duration {
 	return max(d, d*time.Duration(r.replicas)/spreadOver)
 }
 
-// HasSuccessor tells whether another live member serves a type and has room for it.
+// HasSuccessor reports whether another live member serves a type and has room for it.
 func (r *Rebalancer) HasSuccessor(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -297,8 +297,8 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 	return false
 }
 
-// SuccessorPause is how long a session waits before it looks again for a successor: least, or more if
-// this pool holds many types.
+// SuccessorPause returns how long a session waits before it looks again for a successor: least, or more
+// if this pool holds many types, with jitter.
 func (r *Rebalancer) SuccessorPause(least time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,33 +9,33 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The window is the members that a replica reads. While they are few, it reads all of them in every
-// round. If each of a thousand replicas did that, the server would return a million members every two
-// seconds. So with windowSize members or more, a replica reads that many, plans as if there were no
+// The window is the range of members that a replica reads. With few members, it reads all of them in
+// every round. If each of a thousand replicas did that, the server would return a million members every
+// two seconds. So with windowSize members or more, a replica reads that many, plans as if there were no
 // others, and moves on after windowRounds rounds:
 //
 //	members by ID   ├────────┤ window ├────────────────────────────────────────┤
 //	                            └──▶ after windowRounds: the next windowSize; after the last ID, the first
 //
-// Each replica begins at a random place, so windows overlap, and what one replica evens out spreads to
-// the others: in the end all are within one of each other. A window stays for several rounds because
-// no holder is asked for a type on the basis of a single read.
+// Each replica starts at a random position, so windows overlap and balancing spreads from one window to
+// the next: in the end the loads of all replicas are within one of each other. A window stays for
+// several rounds because no holder is asked for a type on the basis of a single read.
 const (
 	windowSize   = 128
 	windowRounds = 3
 )
 
-// window is the part of the sorted list of members that a replica reads. The zero value is all of
+// window is the part of the sorted list of members that a replica reads. The zero value contains all of
 // them.
 type window struct {
 	partial bool         // there are at least windowSize members
-	after   string       // it has the members after this Instance …
+	after   string       // it contains the members after this Instance …
 	last    string       // … up to this one; it may wrap around at the end of the list
 	rounds  int          // how often it was read
 	passes  [2]time.Time // when the last two passes over the whole list began
 }
 
-// look reads the members of the window, and moves it first if it was read windowRounds times.
+// look reads the members of the window, moving it first if it has been read windowRounds times.
 func (w *window) look(ctx context.Context, list func(ctx context.Context, after string, most int) ([]queue.Member, error)) ([]queue.Member, error) {
 	if !w.partial {
 		all, err := list(ctx, "", windowSize)
@@ -67,7 +67,7 @@ func (w *window) look(ctx context.Context, list func(ctx context.Context, after 
 			}
 		}
 	}
-	if len(members) < windowSize { // few members are left
+	if len(members) < windowSize { // few enough are left to read all
 		*w = window{}
 		return members, nil
 	}
@@ -76,7 +76,8 @@ func (w *window) look(ctx context.Context, list func(ctx context.Context, after 
 	return members, nil
 }
 
-// covers tells whether the window has the place of a member, whether or not there is one.
+// covers reports whether the window contains the position of id in the list, whether or not there is
+// such a member.
 func (w *window) covers(id string) bool {
 	switch {
 	case !w.partial:
@@ -87,8 +88,8 @@ func (w *window) covers(id string) bool {
 	return w.after < id || id <= w.last
 }
 
-// remembered is how long the last heartbeat of a member outside the window counts: at least until it is
-// read again.
+// remembered returns how long the last heartbeat of a member outside the window counts: at least until
+// it is read again.
 func (w *window) remembered(now time.Time) time.Duration {
 	if !w.partial {
 		return 0
