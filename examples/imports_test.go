@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The programs can be copied: they import what everybody can import.
+// The programs can be copied: they import only packages that any module can import.
 func TestProgramsImportNothingInternal(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

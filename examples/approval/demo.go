@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// demonstration starts callers as processes.
+// demonstration starts each caller as a process.
 type demonstration struct {
 	out  io.Writer
 	args []string // of all callers
@@ -78,7 +78,7 @@ func (d *demonstration) frozen(ctx context.Context) error {
 	err = errors.Join(
 		d.expect(ctx, 1, "--transaction", "103"),
 		d.expect(ctx, 0, "--transaction", "103", "--wait", "10s"))
-	fmt.Fprintln(d.out, "  and the frozen one goes on")
+	fmt.Fprintln(d.out, "  and the frozen one resumes")
 	return errors.Join(err, thaw(c.Process), d.end(c, 1))
 }
 
@@ -93,14 +93,14 @@ func (d *demonstration) count(dir string) error {
 	return nil
 }
 
-// caller is a process that approves.
+// caller is a process that approves a transaction.
 type caller struct {
 	*exec.Cmd
 	output *bufio.Reader
 	errors *strings.Builder
 }
 
-// start starts a caller and waits until it has got the lock.
+// start starts a caller and waits until it has acquired the lock.
 func (d *demonstration) start(ctx context.Context, args ...string) (*caller, error) {
 	c, err := d.launch(ctx, args...)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *demonstration) start(ctx context.Context, args ...string) (*caller, err
 	return c, nil
 }
 
-// expect runs a caller to its end.
+// expect runs a caller to its end and compares its exit code.
 func (d *demonstration) expect(ctx context.Context, code int, args ...string) error {
 	c, err := d.launch(ctx, args...)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// freeze stops a process where it is, as the suspension of its machine would.
+// freeze stops a process at its current instruction, as suspending its machine would.
 func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
 
 func thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

@@ -1,4 +1,4 @@
-// Command approval makes an operation idempotent even if it runs twice at the same time: it approves a
+// Command approval makes an operation idempotent even if it runs twice concurrently: it approves a
 // transaction, which takes a while and ends with an e-mail.
 //
 //	approval --transaction 100 --url … --dir …
@@ -8,16 +8,16 @@
 // holder.
 //
 //	exit code 0   the transaction is approved, by this call or by an earlier one
-//	exit code 1   it is not: somebody else is approving it, or the lock was lost meanwhile
+//	exit code 1   it is not: another caller is approving it, or the lock was lost meanwhile
 //
 // The lock has a duration. If a caller crashes or freezes, the lock stays for that time; then the next caller takes it over.
-// No cleanup job is needed. The duration cannot be too short for a slow approval, as a live caller renews the lock.
-// ([lock.WithMaxHold] would limit that.) Before a takeover, a caller must itself observe that the lock was not renewed for
-// its duration, as no clocks are compared: a service with many calls has observed it, a program like this one needs --wait.
+// No cleanup job is needed. The duration cannot be too short for a slow approval, because a live caller renews the lock.
+// ([lock.WithMaxHold] would limit that.) No clocks are compared, so before a takeover a caller must itself observe that the
+// lock was not renewed for its duration: a service with many calls has observed it, a program like this one needs --wait.
 // On the machine of a dead caller the takeover needs no wait.
 //
-// A frozen caller that wakes up finds its lock lost and exits. If it is already past that check, two other safeguards
-// decide: the approval is stored once per transaction, and the mail server delivers a message ID once. So the lock avoids
+// A frozen caller that resumes finds its lock lost and exits. If it has already passed that check, two other safeguards
+// decide: the approval is stored once per transaction, and the mail server delivers each message ID once. So the lock avoids
 // double work, and these two guarantee the result.
 //
 // Without --transaction the program demonstrates all of this.
@@ -59,13 +59,13 @@ type approval struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var a approval
-	flags := flag.NewFlagSet("approval", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags := flag.NewFlagSet("approval", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.IntVar(&a.transaction, "transaction", 0, "the transaction to approve (default: demonstrate)")
-	flags.StringVar(&a.dir, "dir", "", "where approvals and mails are (default: a temporary directory)")
+	flags.StringVar(&a.dir, "dir", "", "directory of approvals and mails (default: a temporary directory)")
 	flags.DurationVar(&a.duration, "duration", time.Minute, "how long the lock outlives a caller that died; at least 1s")
 	flags.DurationVar(&a.work, "work", 500*time.Millisecond, "how long an approval takes")
-	flags.DurationVar(&a.wait, "wait", 0, "wait so long for the lock, instead of quitting at once")
+	flags.DurationVar(&a.wait, "wait", 0, "how long to wait for the lock (default: exit at once)")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -93,7 +93,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 }
 
-// run approves the transaction if nobody else is at it.
+// run approves the transaction unless another caller holds its lock.
 func (a *approval) run(ctx context.Context, l *lock.Locker, out io.Writer) (err error) {
 	name := fmt.Sprintf("TranApproval_%d", a.transaction)
 	acquire := l.TryAcquire
@@ -114,7 +114,7 @@ func (a *approval) run(ctx context.Context, l *lock.Locker, out io.Writer) (err 
 	// Under the lock: its previous holder may have approved the transaction.
 	if a.approved() {
 		fmt.Fprintf(out, "transaction %d is approved already\n", a.transaction)
-		return a.mail() // in case that caller died before it
+		return a.mail() // in case that holder died before it sent the mail
 	}
 	fmt.Fprintf(out, "approving transaction %d\n", a.transaction)
 	select {
@@ -142,11 +142,11 @@ func (a *approval) approved() bool {
 	return err == nil
 }
 
-// store stores the approval. It is there once, whoever comes first.
+// store stores the approval. Of several attempts only the first succeeds.
 func (a *approval) store(token int64) error {
 	err := create(a.file("approval"), map[string]any{"transaction": a.transaction, "token": token, "pid": os.Getpid()})
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("transaction %d was approved by somebody else meanwhile: %w", a.transaction, lock.ErrLost)
+		return fmt.Errorf("transaction %d was approved by another caller meanwhile: %w", a.transaction, lock.ErrLost)
 	}
 	return err
 }
@@ -160,7 +160,7 @@ func (a *approval) mail() error {
 	return err
 }
 
-// create creates a file with its content in one step; the error is os.ErrExist if there is one.
+// create creates a file with its content in one step; the error is os.ErrExist if the file exists.
 func create(path string, content any) error {
 	data, err := json.Marshal(content)
 	if err != nil {

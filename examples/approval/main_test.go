@@ -35,7 +35,7 @@ func TestDemonstration(t *testing.T) {
 	})
 }
 
-// A caller past the check of a lost lock is stopped by what was stored.
+// The stored approval stops a caller that has passed the check for a lost lock.
 func TestAnApprovalIsStoredOnceAndMailedOnce(t *testing.T) {
 	a := &approval{transaction: 7, dir: t.TempDir()}
 	if err := a.store(1); err != nil || !a.approved() {

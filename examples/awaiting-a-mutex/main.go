@@ -1,12 +1,12 @@
-// Command awaiting-a-mutex: several writer processes, one file per data type, one mutex per type.
+// Command awaiting-a-mutex runs several writer processes, with one file and one mutex per data type.
 //
 // A storage has one file for each type of data, and only one writer at a time may write to a file. So each writer awaits
 // the mutex of its type, writes a block of lines, and releases it. The mutex is in the shared database.
 //
-// Awaiting costs no thread. [await] returns a channel; the goroutine behind it is parked, and the writer, which has only one
-// thread for Go code here, continues with other work until it gets the mutex.
+// Awaiting costs no thread. [await] returns a channel; its goroutine is parked, and the writer, which has only one thread for
+// Go code here, continues with other work until it gets the mutex.
 //
-// At the end the program reads the files: blocks of two writers must not overlap, and the fencing tokens of the blocks of
+// At the end the program reads the files: blocks of two writers must not overlap, and the fencing tokens of the blocks in
 // one file must grow. With --no-lock they do overlap, and it exits with 1.
 package main
 
@@ -52,19 +52,19 @@ type config struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var c config
-	flags := flag.NewFlagSet("awaiting-a-mutex", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags := flag.NewFlagSet("awaiting-a-mutex", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.IntVar(&c.writers, "writers", 6, "writer processes")
 	flags.IntVar(&c.types, "types", 2, "data types, and so files and mutexes")
 	flags.IntVar(&c.blocks, "blocks", 3, "blocks that each writer writes")
 	flags.IntVar(&c.lines, "lines", 20, "lines of a block")
 	flags.DurationVar(&c.pause, "pause", 2*time.Millisecond, "how long it takes to write a line")
-	flags.BoolVar(&c.noLock, "no-lock", false, "write without the mutex, to see what it is for")
-	flags.StringVar(&c.dir, "dir", "", "where the files are (default: a temporary directory)")
-	flags.IntVar(&c.writer, "writer", 0, "be this writer (used by the program itself)")
+	flags.BoolVar(&c.noLock, "no-lock", false, "write without the mutex, to see its effect")
+	flags.StringVar(&c.dir, "dir", "", "directory of the files (default: a temporary directory)")
+	flags.IntVar(&c.writer, "writer", 0, "run as this writer (used by the program itself)")
 	flags.Parse(args)
 	if flags.NArg() > 0 || c.writers < 1 || c.types < 1 {
-		fmt.Fprintln(os.Stderr, "please give nothing but flags, at least one writer and one type")
+		fmt.Fprintln(os.Stderr, "only flags are accepted, with at least one writer and one type")
 		os.Exit(2)
 	}
 	if c.url = *url; c.writer > 0 {
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return c.coordinate(ctx, args, out)
 }
 
-// report is what a writer tells about one block.
+// report is a writer's report about one block.
 type report struct {
 	Writer int
 	Type   string
@@ -93,7 +93,7 @@ type report struct {
 	Token  int64
 }
 
-// coordinate starts the writers, prints what they report, and checks the files.
+// coordinate starts the writers, prints their reports, and checks the files.
 func (c *config) coordinate(ctx context.Context, args []string, out io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -200,13 +200,13 @@ func (c *config) locked(ctx context.Context, l *lock.Locker, r *report) error {
 	}
 }
 
-// acquired is what comes out of an await.
+// acquired is the result of await.
 type acquired struct {
 	lease *lock.Lease
 	err   error
 }
 
-// await is Acquire for those who have something else to do: the result comes through a channel.
+// await is a non-blocking Acquire: the result arrives on the returned channel.
 func await(ctx context.Context, l *lock.Locker, name string) <-chan acquired {
 	c := make(chan acquired, 1)
 	go func() {
@@ -235,7 +235,7 @@ func (c *config) block(ctx context.Context, typ string, token int64) error {
 	return f.Sync()
 }
 
-// check reads a file: block after block, each complete, the tokens growing.
+// check reads a file and verifies that blocks follow each other, each complete, with growing tokens.
 func check(path string) (blocks int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -252,7 +252,7 @@ func check(path string) (blocks int, err error) {
 		}
 		switch inside := last.n < last.of; {
 		case inside && (l.writer != last.writer || l.n != last.n+1):
-			return 0, fmt.Errorf("line %d: writer %d is inside of a block of writer %d", at, l.writer, last.writer)
+			return 0, fmt.Errorf("line %d: writer %d is inside a block of writer %d", at, l.writer, last.writer)
 		case !inside && l.n != 1:
 			return 0, fmt.Errorf("line %d: a block of writer %d begins with its line %d", at, l.writer, l.n)
 		case !inside && last.token > 0 && l.token <= last.token:

@@ -25,10 +25,10 @@ func TestWritersDoNotOverlap(t *testing.T) {
 	})
 }
 
-// If writers without the mutex did not overlap, the test above would show nothing.
+// If writers without the mutex did not overlap, the test above would prove nothing.
 func TestWithoutTheMutexTheyDo(t *testing.T) {
 	out, err := exampletest.Output(t, run, "--no-lock", "--types", "1", "--writers", "4", "--lines", "100")
-	if err == nil || !strings.Contains(out, "is inside of a block of writer") {
+	if err == nil || !strings.Contains(out, "is inside a block of writer") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,12 +1,12 @@
 // Command custom-sink drains a queue into a custom destination instead of a file: running totals of sales, kept in memory by the
 // worker that holds the type, and written to a table after every batch.
 //
-// Two things make it exact. The written document holds the totals and the numbers of the messages in them, so a message that is delivered
+// Two things make it exact. The written document contains the totals and the numbers of the messages in them, so a message that is delivered
 // twice counts once (totals.go). And the store refuses writes from a holder whose token is not the latest (store.go): a holder that was
-// suspended for longer than its lease and has a successor without knowing it.
+// suspended for longer than its lease and does not know that it has a successor.
 //
-// The program shows such a holder. It is stopped right before it writes, its lock is taken over, another worker does all the work, and then
-// it resumes. With --no-fence the store does not check the token: the late write replaces the new document with an old one, and
+// The program shows such a holder. It is suspended right before it writes, another worker takes over its lock and does all the work, and
+// then it resumes. With --no-fence the store does not check the token: the late write replaces the new document with an old one, and
 // acknowledged messages are lost.
 package main
 
@@ -39,16 +39,16 @@ func main() {
 	}
 }
 
-// sink is the worker.Handler. One serves any number of types.
+// sink is the worker.Handler. One sink serves any number of types.
 type sink struct {
 	store      *store
-	beforeSave func() // where the demonstration stops it
+	beforeSave func() // the demonstration suspends it here
 
 	mu   sync.Mutex
 	held map[string]claimed // by type
 }
 
-// claimed is the document of a type, as this worker has written it last.
+// claimed is the document of a type, as this worker last read or wrote it under token.
 type claimed struct {
 	token  int64
 	totals *totals
@@ -66,26 +66,26 @@ func (s *sink) Handle(ctx context.Context, lease worker.Lease, msgs []queue.Mess
 	failed := false
 	for i := range msgs {
 		if errs[i] = worker.Permanent(after.add(&msgs[i])); errs[i] != nil {
-			failed = true // the others count all the same: sales do not depend on each other
+			failed = true // the other messages still count: sales do not depend on each other
 		}
 	}
 	if s.beforeSave != nil {
 		s.beforeSave()
 	}
 	if err := s.store.save(ctx, typ, token, after); err != nil {
-		s.forget(typ) // it may be written all the same: read it again
+		s.forget(typ) // it may have been written nevertheless: read it again
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held[typ] = claimed{token, after} // rule: only what is written, as the messages in it are acknowledged
+	s.held[typ] = claimed{token, after} // rule: keep only a written document, because its messages will be acknowledged
 	if failed {
 		return &worker.BatchError{Errs: errs}
 	}
 	return nil
 }
 
-// current returns the document, and claims it first if this is the first batch under a token.
+// current returns the document. It claims the document first if this is the first batch under a token.
 func (s *sink) current(ctx context.Context, typ string, token int64) (*totals, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,9 +106,9 @@ func (s *sink) forget(typ string) {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("custom-sink", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
-	noFence := flags.Bool("no-fence", false, "let the store write for anybody")
+	flags := flag.NewFlagSet("custom-sink", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	noFence := flags.Bool("no-fence", false, "let the store accept writes with any token")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -164,7 +164,7 @@ const (
 	batch = 50
 )
 
-// publish publishes the sales and returns what the totals must be.
+// publish publishes the sales and returns the expected totals.
 func publish(ctx context.Context, q queue.Queue) (map[string]int64, error) {
 	p, err := queue.NewPublisher(ctx, q, queue.PublisherOptions{})
 	if err != nil {
@@ -186,7 +186,7 @@ func publish(ctx context.Context, q queue.Queue) (map[string]int64, error) {
 	return want, nil
 }
 
-// demonstrate stops the first worker in its second batch, lets the second one take over, and wakes the first one up.
+// demonstrate suspends the first worker in its second batch, lets the second one take over, and resumes the first.
 func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.Backend) error {
 	suspended, resume := make(chan struct{}), make(chan struct{})
 	batches := 0
@@ -197,7 +197,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 		}
 	}}
 	late := make(chan error, 1)
-	note := func(next worker.Handler) worker.Handler { // a middleware that tells how the second batch ended
+	note := func(next worker.Handler) worker.Handler { // middleware that reports how the second batch ended
 		return worker.HandlerFunc(func(ctx context.Context, lease worker.Lease, msgs []queue.Message) error {
 			err := next.Handle(context.WithoutCancel(ctx), lease, msgs) // a suspended holder does not see that the lease is lost
 			if batches == 2 {
@@ -219,7 +219,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 	}
 	fmt.Fprintln(out, "the first worker is suspended, right before it writes its second batch")
 
-	// As the end of its lease would, 20 s later.
+	// Its lease would expire 20 s later, with the same effect.
 	if err := b[1].Locker.ForceRelease(ctx, typ, "the holder is suspended"); err != nil {
 		return err
 	}
@@ -237,9 +237,9 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 	close(resume)
 	switch err := <-late; {
 	case errors.Is(err, errFenced):
-		fmt.Fprintln(out, "the first one goes on:", err)
+		fmt.Fprintln(out, "the first one resumes:", err)
 	case err == nil:
-		fmt.Fprintln(out, "the first one goes on, and writes")
+		fmt.Fprintln(out, "the first one resumes, and writes")
 	default:
 		return errors.Join(err, <-ended)
 	}

@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// The write of a holder that was suspended, and has a successor, is refused.
+// The store refuses the write of a suspended holder that has a successor.
 func TestLateWriteIsRefused(t *testing.T) {
 	exampletest.Backends(t, func(t *testing.T, url string) {
 		out, err := exampletest.Output(t, run, "--url", url)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"the first one goes on: refused by the store: fenced by a later holder", "200 sales, each counted once"} {
+		for _, want := range []string{"the first one resumes: refused by the store: fenced by a later holder", "200 sales, each counted once"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("the output does not say %q", want)
 			}
@@ -32,10 +32,10 @@ func TestLateWriteIsRefused(t *testing.T) {
 	})
 }
 
-// If a store that lets it in had the right totals all the same, the test above would show nothing.
+// If a store that accepts the late write still had the right totals, the test above would prove nothing.
 func TestLateWriteDoesDamageWithoutTheFence(t *testing.T) {
 	out, err := exampletest.Output(t, run, "--no-fence")
-	if err == nil || !strings.Contains(out, "goes on, and writes") || !strings.Contains(err.Error(), "the totals are wrong") {
+	if err == nil || !strings.Contains(out, "resumes, and writes") || !strings.Contains(err.Error(), "the totals are wrong") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -55,7 +55,7 @@ func sale(producer, n uint64, payload string) queue.Message {
 	return queue.Message{Type: typ, ID: queue.NewID(time.UnixMilli(1_700_000_000_000), producer, n), Payload: []byte(payload)}
 }
 
-// A claim alone shuts the holder before it out, also when nothing has been written under it yet.
+// A claim alone shuts out the previous holder, even before anything has been written under it.
 func TestClaimShutsTheHolderBeforeOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "totals.db")
 	first, second := newSink(t, path), newSink(t, path)

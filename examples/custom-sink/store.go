@@ -11,16 +11,16 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// errFenced says that somebody with a greater token has claimed the type. It ends the session, and blames no message.
+// errFenced means that a holder with a greater token has claimed the type. It ends the session, and blames no message.
 var errFenced = fmt.Errorf("refused by the store: %w", worker.ErrFenced)
 
-// store keeps one document per type, and the token of who may write it:
+// store keeps one document per type, with the token of the holder that may write it:
 //
 //	state: type | token | document
 //
-// A store that compares and writes in one step will do: a row of any database, a key of etcd, an object in a bucket that takes conditional
-// writes (claim with the condition that nothing has changed since it was read, write on the condition that it is still the one that was
-// claimed).
+// Any store that can compare and write in one step is suitable: a row of any database, a key of etcd, or an object in a bucket with
+// conditional writes (claim on the condition that the object has not changed since it was read, write on the condition that it is still the
+// claimed one).
 type store struct {
 	db      *sql.DB
 	noFence bool // --no-fence
@@ -37,8 +37,8 @@ func openStore(ctx context.Context, path string) (*store, error) {
 	return &store{db: db}, nil
 }
 
-// claim makes token the one that may write, and reads the document. rule: both in one step, and before anything is computed from the
-// document. A holder that only read it, and left its token with the first write, would not see what the holder before writes in between.
+// claim makes token the one that may write, and reads the document. rule: both happen in one step, before anything is computed from the
+// document. A holder that only read it, and stored its token with its first write, would miss a write of the previous holder in between.
 func (s *store) claim(ctx context.Context, typ string, token int64) (*totals, error) {
 	const claim = `INSERT INTO state (type, token, document) VALUES (?, ?, '{}')
 		ON CONFLICT (type) DO UPDATE SET token = excluded.token WHERE token <= excluded.token RETURNING document`
@@ -49,7 +49,7 @@ func (s *store) claim(ctx context.Context, typ string, token int64) (*totals, er
 		if err := s.db.QueryRowContext(ctx, `SELECT token FROM state WHERE type = ?`, typ).Scan(&seen); err != nil {
 			return nil, errors.Join(errFenced, err)
 		}
-		return nil, worker.FencedAbove(seen) // of a later holder; or locks were restored from a backup, and their tokens went back
+		return nil, worker.FencedAbove(seen) // the token of a later holder, or the locks were restored from a backup and their tokens rolled back
 	case err != nil:
 		return nil, fmt.Errorf("claim type %q in the store: %w", typ, err)
 	}
@@ -60,7 +60,7 @@ func (s *store) claim(ctx context.Context, typ string, token int64) (*totals, er
 	return t, nil
 }
 
-// save writes the document. rule: only for the token that has claimed it.
+// save writes the document. rule: only the token that claimed the document may write it.
 func (s *store) save(ctx context.Context, typ string, token int64, t *totals) error {
 	document, err := json.Marshal(t)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *store) save(ctx context.Context, typ string, token int64, t *totals) er
 	return nil
 }
 
-// load reads the document for those who do not write.
+// load reads the document without claiming it.
 func (s *store) load(ctx context.Context, typ string) (*totals, error) {
 	t := newTotals()
 	var document []byte

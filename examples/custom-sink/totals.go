@@ -11,19 +11,19 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// remember is how long a producer that has gone silent is remembered, as the files do. A publisher that was idle for an hour takes
-// another number.
+// remember is how long a silent producer is remembered, the same time as in the files. A publisher that was idle for an hour takes a new
+// producer number.
 const remember = 24 * time.Hour
 
-// totals is the document of a type: what was sold, and which messages are in it. As both are written together, every message counts
-// exactly once, however often it is delivered.
+// totals is the document of a type: the sales, and the messages that are counted in them. Both are written together, so every message
+// counts exactly once, however often it is delivered.
 type totals struct {
 	Cents     map[string]int64     `json:"cents,omitempty"` // by item
 	Sales     int                  `json:"sales,omitempty"`
 	Producers map[uint64]*producer `json:"producers,omitempty"`
 }
 
-// producer is what is known of one: a publisher numbers its messages of a type 1, 2, 3 …
+// producer records the messages of one producer that were seen: a publisher numbers its messages of a type 1, 2, 3 …
 type producer struct {
 	Last    uint64    `json:"last"`
 	Missing []uint64  `json:"missing,omitempty"` // numbers below Last that were not seen: dead letters, mostly
@@ -42,12 +42,12 @@ func (t *totals) clone() *totals {
 	return c
 }
 
-// add counts the sale in m, unless it is counted already. A message is an item and a price: "chair 12000".
+// add counts the sale in m, unless it is already counted. A message is an item and a price: "chair 12000".
 func (t *totals) add(m *queue.Message) error {
 	item, price, ok := strings.Cut(string(m.Payload), " ")
 	cents, err := strconv.ParseInt(price, 10, 64)
 	if !ok || err != nil {
-		return fmt.Errorf("%.40q is no sale; it should be an item and a price in cents, as in \"chair 12000\"", m.Payload)
+		return fmt.Errorf("%.40q is not a sale; it should be an item and a price in cents, as in \"chair 12000\"", m.Payload)
 	}
 	if !t.first(m.ID) {
 		return nil
@@ -57,7 +57,7 @@ func (t *totals) add(m *queue.Message) error {
 	return nil
 }
 
-// first tells whether a message was not seen before, and notes it.
+// first reports whether a message is seen for the first time, and records it.
 func (t *totals) first(id queue.ID) bool {
 	p, n := t.Producers[id.Producer()], id.N()
 	switch {

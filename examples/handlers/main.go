@@ -1,5 +1,5 @@
-// Command handlers shows how to handle messages with your own code: in batches, one by one, several customers concurrently; what
-// middleware is for; and what happens to a message that fails.
+// Command handlers shows how to handle messages with your own code: in batches, one by one, and for several customers concurrently. It
+// also shows the use of middleware, and what happens to a message that fails.
 package main
 
 import (
@@ -34,8 +34,8 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("handlers", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags := flag.NewFlagSet("handlers", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer b.Close(context.WithoutCancel(ctx))
-	// Middleware around publish: every message says which program it is from.
+	// Publisher middleware: every message gets a header that names its source program.
 	stamp := func(_ context.Context, msgs *queue.Outgoing) {
 		for i := range msgs.Len() {
 			msgs.SetHeader(i, "source", "shop")
@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// shop is what the parts share.
+// shop holds the state that the parts share.
 type shop struct {
 	b   *fencepost.Backend
 	p   *queue.Publisher
@@ -97,7 +97,7 @@ func (s *shop) publish(ctx context.Context, orders ...string) error {
 // drain runs a worker until the queue is empty.
 func (s *shop) drain(ctx context.Context, cfg worker.Config) error {
 	cfg.Queue, cfg.Locker, cfg.Types, cfg.UntilEmpty = s.b.Queue, s.b.Locker, []string{"orders"}, true
-	cfg.RetryMin, cfg.RetryMax = time.Millisecond, 10*time.Millisecond // an example does not wait for a second
+	cfg.RetryMin, cfg.RetryMax = time.Millisecond, 10*time.Millisecond // short, so that the example ends quickly
 	pool, err := worker.New(cfg)
 	if err != nil {
 		return err
@@ -105,8 +105,8 @@ func (s *shop) drain(ctx context.Context, cfg worker.Config) error {
 	return pool.Run(ctx)
 }
 
-// batches: a Handler gets up to Config.Batch messages at once. nil: all are handled. An error: none is, as for a transaction that was
-// rolled back.
+// batches: a Handler receives up to Config.Batch messages per call. A nil error means that all are handled. An error means that none is, as
+// after a transaction was rolled back.
 func (s *shop) batches(ctx context.Context) error {
 	fmt.Fprintln(s.out, "in batches:")
 	if err := s.publish(ctx, "ann: chair", "bob: lamp", "ann: table"); err != nil {
@@ -121,7 +121,7 @@ func (s *shop) batches(ctx context.Context) error {
 	return s.drain(ctx, worker.Config{To: worker.Handling{Handler: insert}})
 }
 
-// oneByOne: Each makes a Handler of a function for one message. Middleware around it sees every call.
+// oneByOne: Each turns a function for one message into a Handler. Middleware wraps every call of it.
 func (s *shop) oneByOne(ctx context.Context) error {
 	fmt.Fprintln(s.out, "one by one:")
 	if err := s.publish(ctx, "ann: chair", "bob: lamp"); err != nil {
@@ -141,7 +141,7 @@ func (s *shop) oneByOne(ctx context.Context) error {
 	return s.drain(ctx, worker.Config{To: worker.Handling{Handler: ship, Use: []worker.Middleware{logged}}})
 }
 
-// byCustomer: Keyed works for several customers at once, and for each of them in order.
+// byCustomer: Keyed handles several customers concurrently, and the messages of each customer in order.
 func (s *shop) byCustomer(ctx context.Context) error {
 	fmt.Fprintln(s.out, "by customer, two at a time:")
 	if err := s.publish(ctx, "ann: chair", "bob: lamp", "ann: table", "bob: desk"); err != nil {
@@ -150,7 +150,7 @@ func (s *shop) byCustomer(ctx context.Context) error {
 	customer := func(m queue.Message) string { c, _, _ := strings.Cut(string(m.Payload), ":"); return c }
 	var mu sync.Mutex
 	orders := map[string][]string{}
-	both := make(chan struct{}) // closed when ann and bob are being served at the same time
+	both := make(chan struct{}) // closed when ann and bob are being served concurrently
 	pack := worker.Each(func(ctx context.Context, _ worker.Lease, m queue.Message) error {
 		mu.Lock()
 		c := customer(m)
@@ -175,8 +175,8 @@ func (s *shop) byCustomer(ctx context.Context) error {
 	return nil
 }
 
-// failing: what fails is tried again in its place, and becomes a dead letter after MaxAttempts; what is hopeless at once. Those behind it go
-// on then. Once the fault is mended the dead letters are published again.
+// failing: a message that fails is retried in place and becomes a dead letter after MaxAttempts; one with a Permanent error becomes a dead
+// letter at once. The messages after it then continue. Once the fault is fixed, the dead letters are published again.
 func (s *shop) failing(ctx context.Context) error {
 	fmt.Fprintln(s.out, "with failures:")
 	if err := s.publish(ctx, "ann: chair", "bob: lamp", "", "ann: table"); err != nil {

@@ -61,7 +61,7 @@ func run(ctx context.Context, url string, in io.Reader, out io.Writer) error {
 	for lines := json.NewDecoder(in); ; {
 		var l line
 		if err := lines.Decode(&l); errors.Is(err, io.EOF) {
-			return p.Close(ctx) // every message is settled then
+			return p.Close(ctx) // after Close every result is known
 		} else if err != nil {
 			return errors.Join(fmt.Errorf("stdin: %w", err), p.Close(ctx))
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Every line is answered, and the IDs are those of a publisher. integration has it judged.
+// Every line gets an answer, and the IDs are valid. The conformance tests in integration judge it further.
 func TestEveryLineIsAnswered(t *testing.T) {
 	in := `{"line":1,"type":"orders","payload":"eA==","headers":{"a":"b"}}
 {"line":2,"type":"Orders","payload":"eA=="}
@@ -33,6 +33,6 @@ func TestEveryLineIsAnswered(t *testing.T) {
 		}
 	}
 	if err := run(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db"), strings.NewReader("x"), &out); err == nil {
-		t.Error("a line that is no JSON is taken")
+		t.Error("a line that is not JSON is accepted")
 	}
 }

@@ -1,5 +1,5 @@
-// Command order-and-event stores an order and publishes its event in one transaction of MongoDB: both, or neither. A worker then drains
-// the events. It needs a server with transactions: a replica set, of one member at least.
+// Command order-and-event stores an order and publishes its event in one MongoDB transaction: both, or neither. A worker then drains the
+// events. It needs a server with transactions: a replica set, which may have a single member.
 //
 //	go run ./examples/order-and-event --url 'mongodb://127.0.0.1:27017/shop?replicaSet=rs0'
 package main
@@ -37,9 +37,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("order-and-event", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "mongodb://127.0.0.1:27017/shop?replicaSet=rs0", "a replica set, and the database of orders and events")
-	dir := flags.String("dir", "data", "where the files are; the same in every run with this database")
+	flags := flag.NewFlagSet("order-and-event", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "mongodb://127.0.0.1:27017/shop?replicaSet=rs0", "URL of a replica set, with the database of orders and events")
+	dir := flags.String("dir", "data", "directory of the files; use the same one in every run with this database")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return drain(ctx, *url, *dir, out)
 }
 
-// order is a document of the shop's own.
+// order is a document of the shop, not of the queue.
 type order struct {
 	Item   string `bson:"item"`
 	Amount int    `bson:"amount"`
@@ -71,7 +71,7 @@ type order struct {
 
 var errSoldOut = errors.New("sold out")
 
-// shop has a client of its own, as a program has that uses MongoDB already, and a queue of the same server.
+// shop has its own client, like any program that already uses MongoDB, and a queue on the same server.
 type shop struct {
 	client *mongo.Client
 	orders *mongo.Collection
@@ -96,8 +96,8 @@ func (s *shop) close(ctx context.Context) {
 	_ = s.client.Disconnect(context.WithoutCancel(ctx))
 }
 
-// place stores an order and publishes its event. WithTransaction may run the function more than once: each attempt makes an event of its
-// own, and those of the attempts before are gone with them. So the function does nothing that a rollback does not undo.
+// place stores an order and publishes its event. WithTransaction may call the function more than once: each attempt creates its own event,
+// and the rollback of an attempt removes it. So the function must do nothing that a rollback does not undo.
 func (s *shop) place(ctx context.Context, o order) error {
 	session, err := s.client.StartSession()
 	if err != nil {
@@ -107,16 +107,16 @@ func (s *shop) place(ctx context.Context, o order) error {
 	_, err = session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		event := queue.Message{Type: "ordered", Payload: fmt.Appendf(nil, "%d × %s", o.Amount, o.Item)}
 		if _, err := s.queue.PublishInTransaction(ctx, event); err != nil {
-			return nil, err // as it is, or wrapped: WithTransaction looks whether to try again
+			return nil, err // unchanged or wrapped: WithTransaction inspects it to decide whether to retry
 		}
 		if o.Amount == 0 {
-			return nil, errSoldOut // the event is gone, too
+			return nil, errSoldOut // removes the event, too
 		}
 		_, err := s.orders.InsertOne(ctx, bson.D{{Key: "item", Value: o.Item}, {Key: "amount", Value: o.Amount}})
 		return nil, err
 	})
 	if err == nil {
-		_ = s.queue.Notify(ctx, []string{"ordered"}) // a hint: a worker finds the event without it, up to 30 s later
+		_ = s.queue.Notify(ctx, []string{"ordered"}) // a hint: without it a worker finds the event up to 30 s later
 	}
 	return err
 }
@@ -130,7 +130,7 @@ func drain(ctx context.Context, url, dir string, out io.Writer) error {
 	defer b.Close(context.WithoutCancel(ctx))
 	pool, err := worker.New(worker.Config{
 		Queue: b.Queue, Locker: b.Locker,
-		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // a container's own layer is good enough for an example
+		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the writable layer of a container is good enough for an example
 		Types:      []string{"ordered"},
 		UntilEmpty: true,
 	})

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// On a server without transactions, as the tests' own is, the example says so. On a replica set it does what it says.
+// On a server without transactions, such as the one that the tests start, the example says so. On a replica set it works as described.
 func TestOrderAndEvent(t *testing.T) {
 	if os.Getenv(mongotest.EnvURI) == "" {
 		t.Skip(mongotest.EnvURI + " names no server")
@@ -34,7 +34,7 @@ func TestOrderAndEvent(t *testing.T) {
 	}
 }
 
-// The events are in the file, with those of the runs before. It needs no transactions.
+// The file contains the events, including those of earlier runs. The test needs no transactions.
 func TestDrain(t *testing.T) {
 	dir := t.TempDir()
 	url := "sqlite://" + filepath.Join(dir, "shop.db")

@@ -3,11 +3,11 @@
 //	JobFlow 1 ──► OrderItem 1 ──► Order 1 ◄── OrderItem 2
 //
 // Different systems change different parts, and each change of a part changes the whole order: its total. Two
-// processes, P1 and P2, do so at the same time in the four races of the article and one more, three times each:
+// processes, P1 and P2, do so concurrently in the four races of the article and one more, three times each:
 //
 //	without    no lock at all
-//	each       everybody locks the object it works on, by its own name
-//	graph      everybody locks the object it works on through a [lock.Graph], which locks the roots: the order
+//	each       each process locks the object it works on, by the object's own name
+//	graph      each process locks the object it works on through a [lock.Graph], which locks the roots: the order
 //
 // A change reads the total, takes a while, and writes it. When two changes overlap, one is lost.
 package main
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// The objects. In an application they are rows or documents, and LockNode looks up what they belong to now.
+// The objects. In an application they are rows or documents, and LockNode looks up their current parents.
 
 type order struct{ id string }
 
@@ -75,7 +75,7 @@ var (
 // locking is a way to run fn under the lock of an object.
 type locking func(ctx context.Context, l *lock.Locker, x lock.Lockable, fn func(context.Context) error) error
 
-const wait = 10 * time.Second // for a lock
+const wait = 10 * time.Second // how long to wait for a lock
 
 func without(ctx context.Context, _ *lock.Locker, _ lock.Lockable, fn func(context.Context) error) error {
 	return fn(ctx)
@@ -97,7 +97,7 @@ func graph(ctx context.Context, l *lock.Locker, x lock.Lockable, fn func(context
 	return lock.NewGraph(l, lock.WithWait(wait)).Do(ctx, x, fn)
 }
 
-// races are what P1 and P2 lock.
+// races lists the objects that P1 and P2 lock.
 var races = []struct {
 	title  string
 	p1, p2 lock.Lockable
@@ -108,15 +108,15 @@ var races = []struct {
 	{"   two children: job flow 1 and item 2", flow1, item2},
 }
 
-// total is the order's.
+// total is the total of the order.
 type total struct {
 	mu     sync.Mutex
 	n      int
-	inside int           // changes under way
+	inside int           // changes in progress
 	met    chan struct{} // closed when there are two
 }
 
-// change reads, takes a while, and writes. The while ends when somebody else does the same: nothing is worse than that.
+// change reads the total, takes a while, and writes it. It stops waiting when another change is in progress, which is the worst case.
 func (t *total) change(context.Context) error {
 	t.mu.Lock()
 	n := t.n
@@ -136,8 +136,8 @@ func (t *total) change(context.Context) error {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("order-graph", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags := flag.NewFlagSet("order-graph", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -151,7 +151,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if *url == "" {
 		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
 	}
-	var p [2]*lock.Locker // of P1 and P2
+	var p [2]*lock.Locker // the lockers of P1 and P2
 	for i := range p {
 		b, err := fencepost.Open(ctx, *url)
 		if err != nil {
@@ -177,7 +177,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 const format = "%-40s  %-16s  %-16s  %s\n"
 
-// row prints what each way of locking leads to.
+// row prints the result of each way of locking.
 func row(out io.Writer, title string, try func(locking) (string, error)) error {
 	results := []any{title}
 	for _, way := range []locking{without, each, graph} {
@@ -191,7 +191,7 @@ func row(out io.Writer, title string, try func(locking) (string, error)) error {
 	return nil
 }
 
-// race lets P1 and P2 change the total at the same time.
+// race lets P1 and P2 change the total concurrently.
 func race(ctx context.Context, p [2]*lock.Locker, way locking, objects ...lock.Lockable) (string, error) {
 	var (
 		t    = total{met: make(chan struct{})}
@@ -211,7 +211,7 @@ func race(ctx context.Context, p [2]*lock.Locker, way locking, objects ...lock.L
 	return "ok", nil
 }
 
-// nested locks the order, and once more, as a function does that saves an order and does not know who calls it.
+// nested locks the order, and then again inside, like a function that saves an order and does not know whether its caller holds the lock.
 func nested(ctx context.Context, l *lock.Locker, way locking) (string, error) {
 	t := total{met: make(chan struct{})}
 	err := way(ctx, l, order1, func(ctx context.Context) error {
@@ -223,7 +223,7 @@ func nested(ctx context.Context, l *lock.Locker, way locking) (string, error) {
 	return "ok", err
 }
 
-// administration shows what others see while P1 has locked the job flow.
+// administration shows what other processes see while P1 has locked the job flow.
 func administration(ctx context.Context, p [2]*lock.Locker, out io.Writer) error {
 	p1, p2 := lock.NewGraph(p[0], lock.WithWhy("reschedule")), lock.NewGraph(p[1], lock.WithWait(200*time.Millisecond))
 	return p1.Do(ctx, flow1, func(context.Context) error {
@@ -252,7 +252,7 @@ func administration(ctx context.Context, p [2]*lock.Locker, out io.Writer) error
 	})
 }
 
-// loop is an object that is its own parent in the end: a mistake.
+// loop is an object that is, by mistake, its own ancestor.
 type loop struct {
 	id   string
 	next *loop

@@ -1,14 +1,14 @@
-// Command payment-notifications compares locks of different scalability.
+// Command payment-notifications compares locks that scale differently.
 //
 // A payment provider notifies a service that a payment has changed. The service reads the payment from its database, asks
 // the provider what has changed, which takes a second, and stores the sum. The provider reports only the changes since
-// the last request: when two notifications of one payment overlap, one change is lost. So they need a lock. Which one?
+// the last request, so when two notifications of one payment overlap, one change is lost. They need a lock. Which one?
 //
 // Twelve notifications arrive, one every 50 ms, for the payments 1,2,3,1,1,1,2,2,2,3,3,3. For each lock in turn the program
 // starts instances of the service as processes, plays the provider, the database and the sender, and reports how long the
 // calls took and which payments are wrong. It draws the waterfall of the calls (--svg).
 //
-//	--scale 20   everything twenty times as fast
+//	--scale 20   run everything twenty times as fast
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 
 const (
 	interval = 50 * time.Millisecond // between notifications
-	service  = time.Second           // the provider's time to answer
+	service  = time.Second           // time that the provider takes to answer
 )
 
 var payments = []int{1, 2, 3, 1, 1, 1, 2, 2, 2, 3, 3, 3}
@@ -59,15 +59,15 @@ var scenarios = []scenario{
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("payment-notifications", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
-	scale := flags.Float64("scale", 1, "how many times faster than described")
+	flags := flag.NewFlagSet("payment-notifications", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	scale := flags.Float64("scale", 1, "run everything this many times as fast")
 	svg := flags.String("svg", "", "file for the picture")
-	world := flags.String("world", "", "be an instance of the service; this is where provider and database are (used by the program itself)")
+	world := flags.String("world", "", "run as an instance of the service; the URL of provider and database (used by the program itself)")
 	how := flags.String("lock", lockNone, "the lock of the instance (used by the program itself)")
 	flags.Parse(args)
 	if flags.NArg() > 0 || *scale <= 0 {
-		fmt.Fprintln(os.Stderr, "please give nothing but flags, and a positive scale")
+		fmt.Fprintln(os.Stderr, "only flags are accepted, with a positive scale")
 		os.Exit(2)
 	}
 	if *world != "" {
@@ -98,18 +98,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return os.WriteFile(*svg, []byte(waterfall(results)), 0o644)
 }
 
-// result is what happened in a scenario.
+// result is the result of a scenario.
 type result struct {
 	scenario
 	scale float64
 	calls []call // in the order in which they were sent
-	wrong []int  // payments whose sum is not what the provider has
+	wrong []int  // payments whose sum differs from the provider's
 }
 
-// call is one notification, in time since the first one.
+// call is one notification. Its times count from the first one.
 type call struct {
 	payment       int
-	start, locked time.Duration // locked: the service had the lock
+	start, locked time.Duration // locked: when the service got the lock
 	end           time.Duration
 }
 

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-// The figures of the article, as far as they do not depend on the machine: who is wrong, and who is faster than whom.
+// The results of the article, as far as they do not depend on the machine: which locks give wrong payments, and which lock is faster.
 func TestLocks(t *testing.T) {
 	exampletest.Backends(t, func(t *testing.T, url string) {
 		const scale = 5
@@ -39,7 +39,7 @@ func TestLocks(t *testing.T) {
 			if s := scenarios[i]; s.lock == lockNone || s.lock == lockPerID && s.instances > 1 {
 				want = "1 2 3"
 			}
-			// One of the wrong ones may be right by luck, on a busy machine.
+			// On a busy machine, one of the wrong payments may be right by chance.
 			if (m[4] == "none") != (want == "none") {
 				t.Errorf("%s: wrong payments %s, want %s", m[1], m[4], want)
 			}

@@ -23,7 +23,7 @@ const (
 	lockPerIDShared = "per-id-shared" // by all processes
 )
 
-// instance is a process of the service: POST /notify/{id}. It prints its address.
+// instance runs a process of the service, which serves POST /notify/{id}. It prints its address.
 func instance(ctx context.Context, world, how, url string, out io.Writer) error {
 	b, err := fencepost.Open(ctx, url)
 	if err != nil {
@@ -64,7 +64,7 @@ func instance(ctx context.Context, world, how, url string, out io.Writer) error 
 	return nil
 }
 
-// notified is what needs the lock: read, ask, merge, store.
+// notified is the part that needs the lock: read, ask, merge, store.
 func notified(ctx context.Context, world, id string) error {
 	var stored, delta int
 	if err := request(ctx, http.MethodGet, world+"/database/"+id, &stored); err != nil {
@@ -94,7 +94,7 @@ func locking(how string, l *lock.Locker) (func(ctx context.Context, id string, f
 	case lockOneShared:
 		return func(ctx context.Context, _ string, fn f) error { return l.Do(ctx, "payments", fn, lock.WithFair()) }, nil
 	case lockPerIDShared:
-		// The lock in the process comes first: only one goroutine of each process waits for the one between processes.
+		// The in-process lock comes first, so that only one goroutine of each process waits for the shared lock.
 		return func(ctx context.Context, id string, fn f) error {
 			return keyed.Do(ctx, id, func() error { return l.Do(ctx, "payment/"+id, fn, lock.WithFair()) })
 		}, nil
@@ -102,10 +102,10 @@ func locking(how string, l *lock.Locker) (func(ctx context.Context, id string, f
 	return nil, fmt.Errorf("unknown lock %q", how)
 }
 
-// client uses a connection once, so that none is left over.
+// client uses each connection once, so that none stays idle.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// request decodes the answer into result, unless that is nil.
+// request sends a request and decodes the answer into result, unless result is nil.
 func request(ctx context.Context, method, url string, result any) error {
 	r, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {

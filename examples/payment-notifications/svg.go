@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Measures of the picture, in pixels.
+// Dimensions of the picture, in pixels.
 const (
 	margin    = 24
 	labels    = 84  // width of the labels on the left
@@ -68,7 +68,7 @@ func waterfall(results []*result) string {
 	return b.String()
 }
 
-// tick is the distance of the lines of the time axis: a round number of which the axis has at most 15.
+// tick returns the distance between the lines of the time axis: a round number, with at most 15 steps on the axis.
 func tick(end time.Duration) time.Duration {
 	for d := 10 * time.Millisecond; ; d *= 10 {
 		for _, f := range []time.Duration{1, 2, 5} {

@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// world is what is outside of the service: its database, and the provider of the payments.
+// world is the environment of the service: its database, and the payment provider.
 type world struct {
 	answerTime time.Duration
 
 	mu       sync.Mutex
 	database map[string]int // what the service believes
 	truth    map[string]int // what the provider knows
-	told     map[string]int // what the provider has told so far
+	told     map[string]int // what the provider has reported so far
 }
 
 func (w *world) handler() http.Handler {
@@ -52,7 +52,7 @@ func (w *world) handler() http.Handler {
 	return mux
 }
 
-// delta is what has changed since the provider was last asked.
+// delta returns the change since the provider was last asked.
 func (w *world) delta(id string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

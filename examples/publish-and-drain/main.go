@@ -1,5 +1,5 @@
-// Command publish-and-drain is the shortest way through the library: it opens a queue by URL, publishes one message, many, and a stream of
-// them, drains them into a file per type while it listens to the worker's events, and reads the files.
+// Command publish-and-drain is the shortest tour of the library. It opens a queue by URL, publishes one message, many, and a stream of
+// them, drains them into one file per type while it listens to the worker's events, and reads the files.
 package main
 
 import (
@@ -31,10 +31,10 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("publish-and-drain", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in --dir)")
-	dir := flags.String("dir", "", "where the files are; the same in every run with one database (default: data if there is a --url, else a temporary directory)")
-	stream := flags.Int("stream", 10_000, "messages of the stream")
+	flags := flag.NewFlagSet("publish-and-drain", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in --dir)")
+	dir := flags.String("dir", "", "directory of the files; use the same one in every run with one database (default: data with --url, else a temporary directory)")
+	stream := flags.Int("stream", 10_000, "number of messages in the stream")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case *dir != "":
 	case *url != "":
-		*dir = "data" // the database knows its files, so they stay
+		*dir = "data" // the database registers its files, so they must persist
 	default:
 		temp, err := os.MkdirTemp("", "fencepost-example-")
 		if err != nil {
@@ -75,21 +75,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// publish publishes in the three ways there are. One publisher serves a whole program.
+// publish publishes messages in each of the three ways. One publisher serves a whole program.
 func publish(ctx context.Context, q queue.Queue, stream int, out io.Writer) error {
 	p, err := queue.NewPublisher(ctx, q, queue.PublisherOptions{})
 	if err != nil {
 		return err
 	}
 
-	// One, and wait. No error means that it is stored for good.
+	// One, and wait. No error means that it is durably stored.
 	id, err := p.Publish(ctx, "orders", []byte("chair"), map[string]string{"customer": "ann"})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "published order %d\n", id.N())
 
-	// Many, of any types, and wait for all. Each has its own outcome.
+	// Many, of any types, and wait for all. Each has its own result.
 	results := p.PublishAll(ctx, []queue.Message{
 		{Type: "orders", Payload: []byte("table")},
 		{Type: "orders", Payload: []byte("lamp")},
@@ -100,7 +100,7 @@ func publish(ctx context.Context, q queue.Queue, stream int, out io.Writer) erro
 		fmt.Fprintf(out, "message %d is %v\n", i, r.Status)
 	}
 
-	// A stream, without waiting for each: Send waits only when too much is under way, and reports each outcome later.
+	// A stream, without waiting for each: Send blocks only when too many messages are in flight, and reports each result later.
 	var stored, failed atomic.Int64
 	for i := range stream {
 		m := queue.Message{Type: "readings", Payload: fmt.Appendf(nil, "reading %d", i)}
@@ -114,25 +114,25 @@ func publish(ctx context.Context, q queue.Queue, stream int, out io.Writer) erro
 			return errors.Join(err, p.Close(ctx))
 		}
 	}
-	if err := p.Close(ctx); err != nil { // after it all outcomes are known
+	if err := p.Close(ctx); err != nil { // after Close every result is known
 		return err
 	}
 	fmt.Fprintf(out, "%d readings are stored, %d are not\n", stored.Load(), failed.Load())
 	return nil
 }
 
-// drain moves everything into files. A worker that goes on for ever is the same without UntilEmpty.
+// drain moves all messages into files and returns. Without UntilEmpty, the worker runs until it is stopped.
 func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer) error {
 	pool, err := worker.New(worker.Config{
 		Queue: b.Queue, Locker: b.Locker,
-		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // a container's own layer is good enough for an example
+		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the writable layer of a container is good enough for an example
 		Types:      []string{"orders", "audit", "read*"},
 		UntilEmpty: true,
 	})
 	if err != nil {
 		return err
 	}
-	// The pool does not wait for this: a reader too slow for the 100 misses the oldest, and learns how many.
+	// The pool does not wait for subscribers: one that falls behind by more than 100 events misses the oldest, and learns how many.
 	events, cancel := pool.Subscribe(100, worker.Acquired, worker.Lost, worker.Dead)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -155,7 +155,7 @@ func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer)
 	return nil
 }
 
-// read reads a file from its beginning. It can be done while the file is written to, and sees what is durable.
+// read reads a file from its beginning. It also works while a worker writes to the file, and returns only durable records.
 func read(path string, out io.Writer) error {
 	r, err := storage.OpenReader(path, storage.ReaderOptions{})
 	if err != nil {

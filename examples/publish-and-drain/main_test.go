@@ -40,7 +40,7 @@ readings.fpl holds 2500
 	})
 }
 
-// The files stay if their database does, and the next run appends to them. Of the program's own database nothing stays.
+// Files persist if their database does, and the next run appends to them. Nothing remains of a temporary database.
 func TestWhatStays(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("TMPDIR", ".")

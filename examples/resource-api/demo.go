@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// demonstrate starts two instances and is their clients.
+// demonstrate starts two instances and plays their clients.
 func demonstrate(ctx context.Context, out io.Writer, clients int, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -84,7 +84,7 @@ func increments(ctx context.Context, out io.Writer, instances []*instance, clien
 	return nil
 }
 
-// busy shows the answer to somebody who does not want to wait long for a slow change.
+// busy shows the answer to a client that does not want to wait long for a slow change.
 func busy(ctx context.Context, out io.Writer, instances []*instance) error {
 	slow := make(chan error, 1)
 	go func() {
@@ -141,7 +141,7 @@ func crash(ctx context.Context, out io.Writer, instances []*instance) error {
 	return nil
 }
 
-// instance is a process that serves.
+// instance is a process of the service.
 type instance struct {
 	process *exec.Cmd
 	url     string
@@ -184,7 +184,7 @@ func (i *instance) postWithin(ctx context.Context, seconds, id string, query ...
 	return i.do(ctx, http.MethodPost, "wait="+seconds, id, query...)
 }
 
-// client uses a connection once: a test must not find idle ones at its end.
+// client uses each connection once: a test must not find idle connections at its end.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 func (i *instance) do(ctx context.Context, method, prefer, id string, query ...string) (int, *Answer, error) {

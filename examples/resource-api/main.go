@@ -5,17 +5,17 @@
 //	POST /resources/{id}?add=1         reads it, adds, and updates it, under the lock "resource/{id}"
 //
 // The answer to a POST says how long it took to get the lock. The service waits up to 10 s (--timeout); the header
-// "Prefer: wait=2" makes it at most two seconds. When nothing was changed, the status says why:
+// "Prefer: wait=2" limits the wait to two seconds. When nothing was changed, the status says why:
 //
-//	423 Locked, Retry-After                somebody else had the lock all the time
+//	423 Locked, Retry-After                another request held the lock all the time
 //	409 Conflict, Retry-After              the lock was lost, or a later holder has changed the resource
 //	503 Service Unavailable, Retry-After   the lock store does not answer
 //
 // The lease is shorter than the timeout: when an instance dies during a change, waiting requests get the lock before
 // they give up. The interrupted change has no effect, as the update is a single step.
 //
-// Without --listen the program is its own demonstration: it starts two instances as processes, lets clients increment one
-// resource through both, kills one instance in the middle of a change, and counts.
+// Without --listen the program demonstrates itself: it starts two instances as processes, lets clients increment one resource
+// through both, kills one instance in the middle of a change, and counts.
 package main
 
 import (
@@ -52,14 +52,14 @@ func main() {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var s service
-	flags := flag.NewFlagSet("resource-api", flag.ExitOnError) // with 2 if a flag is wrong
-	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags := flag.NewFlagSet("resource-api", flag.ExitOnError) // with status 2 if a flag is invalid
+	url := flags.String("url", "", "URL of the queue and the locks: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	listen := flags.String("listen", "", "address to serve at, such as localhost:8080 (default: run a demonstration)")
-	flags.StringVar(&s.dir, "dir", "", "where the resources are (default: a temporary directory)")
+	flags.StringVar(&s.dir, "dir", "", "directory of the resources (default: a temporary directory)")
 	flags.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for a lock")
 	flags.DurationVar(&s.lease, "lease", 5*time.Second, "how long a lock outlives an instance that died on another machine")
 	flags.DurationVar(&s.work, "work", 5*time.Millisecond, "how long a change takes")
-	clients := flags.Int("clients", 50, "demonstration: clients that increment at the same time")
+	clients := flags.Int("clients", 50, "demonstration: number of concurrent clients")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
@@ -106,7 +106,7 @@ func (s *service) serve(ctx context.Context, listen string, out io.Writer) error
 		stopped <- server.Shutdown(grace)
 	})
 	err = server.Serve(l)
-	if !stop() { // the end of ctx is why it stopped
+	if !stop() { // it stopped because ctx ended
 		return <-stopped
 	}
 	return err
@@ -115,11 +115,11 @@ func (s *service) serve(ctx context.Context, listen string, out io.Writer) error
 // service is one instance.
 type service struct {
 	locker               *lock.Locker
-	dir                  string // of the resources; all instances see the same
+	dir                  string // directory of the resources, shared by all instances
 	timeout, lease, work time.Duration
 }
 
-// Resource is what the service is about. Token is the fencing token of its last change.
+// Resource is the resource that the service manages. Token is the fencing token of its last change.
 type Resource struct {
 	ID    string `json:"id"`
 	Value int64  `json:"value"`
@@ -133,7 +133,7 @@ type Answer struct {
 	Error string       `json:"error,omitempty"`
 }
 
-// Acquisition tells about the lock of a change.
+// Acquisition describes how a change acquired its lock.
 type Acquisition struct {
 	Name     string  `json:"name"`
 	Acquired bool    `json:"acquired"`
@@ -172,7 +172,7 @@ func (s *service) change(w http.ResponseWriter, r *http.Request) {
 		if res, err = s.read(r.PathValue("id")); err != nil {
 			return err
 		}
-		select { // what makes it necessary to be alone
+		select { // the work that needs mutual exclusion
 		case <-time.After(work):
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -185,7 +185,7 @@ func (s *service) change(w http.ResponseWriter, r *http.Request) {
 	if !a.Acquired {
 		a.WaitedMS = ms(time.Since(began))
 	}
-	if !done { // what is done is done, also if the lock could not be released
+	if !done { // a change that was made counts even if the lock could not be released
 		fail(w, err, &a)
 		return
 	}
@@ -219,10 +219,10 @@ type requestError struct{ problem string }
 
 func (e *requestError) Error() string { return e.problem }
 
-// errConflict: the resource is newer than the lock under which it was to be updated.
+// errConflict means that the resource is newer than the lock under which it was to be updated.
 var errConflict = errors.New("a later holder of the lock has changed the resource")
 
-// fail tells what went wrong. Nothing was changed, except perhaps after a 500.
+// fail reports an error to the client. Nothing was changed, except perhaps after a 500.
 func fail(w http.ResponseWriter, err error, a *Acquisition) {
 	status, retry := http.StatusInternalServerError, ""
 	var bad *requestError
@@ -245,7 +245,7 @@ func fail(w http.ResponseWriter, err error, a *Acquisition) {
 func reply(w http.ResponseWriter, status int, a Answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(a) // a client that does not read the answer does not miss it
+	_ = json.NewEncoder(w).Encode(a) // fails only if the client is gone
 }
 
 var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -267,8 +267,8 @@ func (s *service) read(id string) (Resource, error) {
 }
 
 // update stores a resource in one step. It refuses to overwrite the change of a later holder: this instance may have been
-// stopped for so long that it lost the lock without knowing. (Between the look at the token and the rename remains a
-// moment that only a resource with a conditional update can close. A database has that.)
+// suspended for so long that it lost the lock without knowing. (A race remains between the check of the token and the rename.
+// Only a conditional update can close it, such as that of a database.)
 func (s *service) update(ctx context.Context, res *Resource, token int64) error {
 	stored, err := s.read(res.ID)
 	switch {

@@ -38,7 +38,7 @@ func TestIncrementsAndCrash(t *testing.T) {
 	})
 }
 
-// What a client gets when nothing was changed.
+// The answers to a client, with and without a change.
 func TestStatus(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -116,7 +116,7 @@ func changeLater(_ *locktest.Memory, s *service) {
 	}
 }
 
-// The update of somebody whose lock has ended is refused even if nobody has changed the resource since.
+// An update after the lock was lost is refused even if the resource has not changed since.
 func TestNoUpdateAfterTheLock(t *testing.T) {
 	s := &service{dir: t.TempDir()}
 	lost := errors.New("the lock is lost")

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// Main is for TestMain: it runs the tests or, in a process that the example has started, the example.
+// Main is for TestMain: it runs the tests or, in a process that the example started, the example.
 func Main(m *testing.M, main func()) {
 	const child = "FENCEPOST_EXAMPLE"
 	if os.Getenv(child) == "1" {
@@ -26,7 +26,7 @@ func Main(m *testing.M, main func()) {
 	goleak.VerifyTestMain(m)
 }
 
-// Backends runs f with the embedded backend and, if the environment names a server, with MongoDB; both at the same time, as the examples
+// Backends runs f with the embedded backend and, if the environment names a server, with MongoDB. Both run in parallel, because the examples
 // mostly wait.
 func Backends(t *testing.T, f func(t *testing.T, url string)) {
 	t.Run("embedded", func(t *testing.T) {
