@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// From the span of a request, over the publish, to the file.
+// A trace from the span of a request, through the publish, to the file.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "fencepost-example-")
@@ -31,7 +31,7 @@ func Example() {
 	}
 	defer b.Close(ctx)
 
-	spans := tracetest.NewInMemoryExporter() // yours sends them to a collector
+	spans := tracetest.NewInMemoryExporter() // in production, an exporter that sends them to a collector
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(spans))
 	t := otelfencepost.New(otelfencepost.Options{TracerProvider: provider})
 
@@ -48,7 +48,7 @@ func Example() {
 
 	pool, err := worker.New(worker.Config{
 		Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Trace: t.Append, Storage: storage.Options{AllowOverlay: true}}, Types: []string{"orders"},
-		UntilEmpty: true, // for an example
+		UntilEmpty: true, // so that the example ends
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -65,7 +65,7 @@ func Example() {
 	// append orders of the request: true
 }
 
-// A span per call of a handler, and one of yours for each message: in the trace of the publish that it came with.
+// One span per call of a handler, and one of your own for each message, in the trace of the message's publish.
 func ExampleTracing_Handle() {
 	spans := tracetest.NewInMemoryExporter()
 	provider := sdk.NewTracerProvider(sdk.WithSyncer(spans))

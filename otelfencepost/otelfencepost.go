@@ -1,5 +1,5 @@
 // Package otelfencepost traces messages with OpenTelemetry, from the publish to the file or the handler. It is a separate module, so
-// that programs without tracing do not depend on it.
+// that programs without tracing do not depend on OpenTelemetry.
 //
 //	t := otelfencepost.New(otelfencepost.Options{})
 //	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Use: []queue.Middleware{t.Publish}})
@@ -11,11 +11,11 @@
 //	your span                                      your other span
 //	  └─ publish orders (100 messages)               └─ publish orders (1 message)
 //	        ┊ link: traceparent in the headers              ┊ link
-//	        └┄┄┄┄┄┄┄┄┄┄┄┄▶ append orders (101 messages) ◀┄┄┄┘        from the write to the disk's word that it is durable
+//	        └┄┄┄┄┄┄┄┄┄┄┄┄▶ append orders (101 messages) ◀┄┄┄┘        from the write until the batch is durable
 //
-// There is one span per call of the publisher and one per batch of the worker, never one per message. A batch has messages of many
-// publishes, so it has its own trace with links to theirs. If all its messages come from one publish, the batch continues that trace.
-// Extract returns the context of one message to a handler.
+// There is one span per publisher call and one per worker batch, never one per message. A batch contains messages of many publishes, so
+// it has its own trace with links to theirs. If all its messages come from one publish, the batch continues that trace. In a handler,
+// Extract returns the context of one message.
 //
 // The context travels in the messages' headers (W3C Trace Context: "traceparent", and "tracestate"), and stays there in the file.
 package otelfencepost
@@ -35,7 +35,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Attributes of the spans, by OpenTelemetry's conventions for messaging where those have one.
+// Attributes of the spans. They follow OpenTelemetry's semantic conventions for messaging where those define one.
 const (
 	attrSystem    = attribute.Key("messaging.system")              // "fencepost"
 	attrOperation = attribute.Key("messaging.operation.name")      // "publish", "append", "handle"
@@ -48,20 +48,20 @@ const (
 	attrUnknown   = attribute.Key("fencepost.unknown")             // messages that may or may not be stored
 )
 
-// maxLinks is how many links a span keeps by OpenTelemetry's default; more cost and are dropped.
+// maxLinks is how many links a span keeps by OpenTelemetry's default. More would cost time and be dropped.
 const maxLinks = 128
 
 const scope = "github.com/fencepost/fencepost/otelfencepost"
 
-// Options adjusts a Tracing. The zero value is good.
+// Options configures a Tracing. The zero value is usable.
 type Options struct {
 	// TracerProvider defaults to the global one.
 	TracerProvider trace.TracerProvider
-	// Propagator writes the context into headers and reads it. Defaults to W3C Trace Context; producers and workers must agree.
+	// Propagator writes the context into headers and reads it. Defaults to W3C Trace Context; publishers and workers must use the same.
 	Propagator propagation.TextMapPropagator
 }
 
-// Tracing makes the spans. Safe for concurrent use.
+// Tracing creates the spans. Safe for concurrent use.
 type Tracing struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
@@ -79,7 +79,7 @@ func New(o Options) *Tracing {
 }
 
 // Publish is a queue.Middleware. Its span, a child of the caller's, lasts until all messages of the call are settled, and fails if
-// one of them is not stored. The headers that say where a message belongs replace those that the caller has set.
+// any of them is not stored. Its trace context headers replace those that the caller has set.
 func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 	typ := out.Message(0).Type
 	for i := 1; i < out.Len() && typ != ""; i++ {
@@ -88,7 +88,7 @@ func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 		}
 	}
 	ctx, span := t.start(ctx, trace.SpanKindProducer, "publish", "send", typ, out.Len())
-	// Even if nobody records it: readers of the messages have to know that they belong to a trace that is not sampled.
+	// Inject the context even if the span is not recorded: readers of the messages must learn that their trace is not sampled.
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		carrier := propagation.MapCarrier{}
 		t.propagator.Inject(ctx, carrier)
@@ -109,7 +109,7 @@ func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 	})
 }
 
-// fits tells whether the message may get more headers. rule: a message is never refused because it is traced.
+// fits reports whether the message stays valid with more headers. rule: a message is never refused because it is traced.
 func fits(m queue.Message, more propagation.MapCarrier) bool {
 	m.Payload, m.Headers = nil, maps.Clone(m.Headers)
 	if m.Headers == nil {
@@ -119,7 +119,7 @@ func fits(m queue.Message, more propagation.MapCarrier) bool {
 	return m.Validate() == nil
 }
 
-// published says what became of the messages of a call.
+// published records the results of a call's messages in its span.
 func published(span trace.Span, results []queue.Result) {
 	counts := map[queue.Status]int{}
 	var first error
@@ -140,7 +140,7 @@ func published(span trace.Span, results []queue.Result) {
 	fail(span, first)
 }
 
-// Append is a worker.Trace: a span per batch that goes into a file, from before the write until it is durable.
+// Append is a worker.Trace: one span per batch that is appended to a file, from before the write until the batch is durable.
 func (t *Tracing) Append(ctx context.Context, lease worker.Lease, msgs []*queue.Message) func(error) {
 	_, span := t.batch(ctx, "append", lease, len(msgs), func(i int) *queue.Message { return msgs[i] })
 	if !span.IsRecording() {
@@ -152,13 +152,13 @@ func (t *Tracing) Append(ctx context.Context, lease worker.Lease, msgs []*queue.
 	}
 }
 
-// Handle is a worker.Middleware: a span per call of the handler, also of every attempt after one that failed. The handler's own spans
-// are its children. As the outermost middleware it sees what the others do, too.
+// Handle is a worker.Middleware: one span per call of the handler, including every retry. The handler's own spans are its children. As the
+// outermost middleware it covers the other middleware, too.
 func (t *Tracing) Handle(next worker.Handler) worker.Handler {
 	return worker.HandlerFunc(func(ctx context.Context, lease worker.Lease, msgs []queue.Message) (err error) {
 		ctx, span := t.batch(ctx, "handle", lease, len(msgs), func(i int) *queue.Message { return &msgs[i] })
 		defer func() {
-			if v := recover(); v != nil { // the pool makes an error of it, and a dead letter perhaps
+			if v := recover(); v != nil { // the pool turns it into an error, and perhaps a dead letter
 				fail(span, fmt.Errorf("panic: %v", v))
 				span.End()
 				panic(v)
@@ -170,8 +170,8 @@ func (t *Tracing) Handle(next worker.Handler) worker.Handler {
 	})
 }
 
-// Extract returns ctx with the span that has published m as its remote parent, for a handler that makes a span for a message, or a
-// reader of a file. Without headers of a span it returns ctx.
+// Extract returns ctx with the span that published m as its remote parent. It is for a handler that creates a span per message, and for a
+// reader of a file. If m has no trace context headers, it returns ctx.
 func (t *Tracing) Extract(ctx context.Context, m queue.Message) context.Context {
 	return t.propagator.Extract(ctx, propagation.MapCarrier(m.Headers))
 }
@@ -185,7 +185,7 @@ func (t *Tracing) batch(ctx context.Context, operation string, lease worker.Leas
 	}
 	var links []trace.Link
 	for _, p := range parents {
-		if p.IsSampled() && len(links) < maxLinks { // a link to a span that nobody has recorded leads nowhere
+		if p.IsSampled() && len(links) < maxLinks { // a link to a span that was not recorded leads nowhere
 			links = append(links, trace.Link{SpanContext: p})
 		}
 	}
@@ -199,14 +199,14 @@ func (t *Tracing) batch(ctx context.Context, operation string, lease worker.Leas
 	return ctx, span
 }
 
-// publishes returns the spans that have published a batch, each once; one means that all messages come from a single span.
+// publishes returns the spans that published the messages of a batch, each once; one means that all messages come from a single span.
 func (t *Tracing) publishes(n int, msg func(i int) *queue.Message) (spans []trace.SpanContext, one bool) {
 	fields := t.propagator.Fields()
 	seen := map[string]bool{}
 	var key strings.Builder
 	for i := range n {
 		m := msg(i)
-		// Messages of one publish have the same headers: they are read once.
+		// Messages of one publish have the same headers, so read them once.
 		key.Reset()
 		for _, f := range fields {
 			key.WriteString(m.Headers[f])

@@ -46,7 +46,7 @@ func newTraced(t *testing.T, o ...sdk.TracerProviderOption) *traced {
 	return x
 }
 
-// publish publishes messages of a type in one call, in a span of the caller's.
+// publish publishes messages of a type in one call, in a span of the caller.
 func (x *traced) publish(caller, typ string, payloads ...string) []queue.Result {
 	ctx, span := x.provider.Tracer("test").Start(x.t.Context(), caller)
 	defer span.End()
@@ -101,7 +101,7 @@ func expect(t *testing.T, s tracetest.SpanStub, want map[string]string) {
 	}
 }
 
-// A message can be followed from the publish to the file.
+// A trace follows a message from the publish to the file.
 func TestFromPublishToAppend(t *testing.T) {
 	x := newTraced(t)
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func TestFromPublishToAppend(t *testing.T) {
 		t.Error("the append does not tell the token")
 	}
 
-	// A reader of the file finds its way back.
+	// A reader of the file can follow the trace back.
 	r, err := storage.OpenReader(filepath.Join(dir, "orders.fpl"), storage.ReaderOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestBatchOfSeveralPublishesLinksToThem(t *testing.T) {
 	x := newTraced(t)
 	x.publish("a", "orders", "1", "2", "3")
 	x.publish("b", "orders", "4", "5")
-	workertest.Publish(t, x.Queue, "orders", "6") // somebody who does not trace
+	workertest.Publish(t, x.Queue, "orders", "6") // a publisher without tracing
 	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: x.Append}})
 	s := x.span("append orders")
 	if s.Parent.IsValid() || len(s.Links) != 2 {
@@ -179,7 +179,7 @@ func TestLinksAreBounded(t *testing.T) {
 	}
 }
 
-// A handler's own spans are below that of its batch; attempts that fail and panics are spans with an error.
+// A handler's own spans are children of its batch's span; failed attempts and panics are spans with an error.
 func TestFromPublishToHandler(t *testing.T) {
 	x := newTraced(t)
 	x.publish("checkout", "orders", "chair", "table")
@@ -248,7 +248,7 @@ func TestPublishOfSeveralTypesIsOneSpan(t *testing.T) {
 	}
 }
 
-// A write that may have become void is not traced as one that is durable.
+// A write that may have become void is not traced as durable.
 func TestAppendThatFails(t *testing.T) {
 	x := newTraced(t)
 	m := &queue.Message{Type: "orders"}
@@ -260,7 +260,7 @@ func TestAppendThatFails(t *testing.T) {
 	expect(t, s, map[string]string{"fencepost.token": "7"})
 }
 
-// A trace that is not sampled stays so on the other side.
+// A trace that is not sampled in the publisher is not sampled in the worker either.
 func TestNotSampledStaysNotSampled(t *testing.T) {
 	x := newTraced(t, sdk.WithSampler(sdk.NeverSample()))
 	x.publish("checkout", "orders", "chair")
@@ -268,7 +268,7 @@ func TestNotSampledStaysNotSampled(t *testing.T) {
 	if err != nil || len(msgs) != 1 || !strings.HasSuffix(msgs[0].Headers["traceparent"], "-00") {
 		t.Errorf("headers %v (%v)", msgs[0].Headers, err)
 	}
-	// The worker samples everything that nobody has decided about.
+	// The worker samples every trace without a sampling decision.
 	all := newTraced(t, sdk.WithSampler(sdk.ParentBased(sdk.AlwaysSample())))
 	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: all.Append}})
 	if n := all.names(); len(n) != 0 {
