@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The set of spans behaves as a set of numbers, and stays ascending and joined.
+// A list of spans behaves like a set of numbers, and stays ascending and joined.
 func TestSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var spans []span
@@ -37,7 +37,7 @@ func TestSpans(t *testing.T) {
 	})
 }
 
-// Memory and checkpoints are bounded: producers that have been silent for longest are forgotten first.
+// Memory and checkpoints are bounded: the producers that have been silent longest are forgotten first.
 func TestDelayedIDsAreBounded(t *testing.T) {
 	l, _ := testLedger()
 	d := &l.delayed
@@ -53,7 +53,7 @@ func TestDelayedIDsAreBounded(t *testing.T) {
 		}
 	}
 	if d.of[0] != nil || d.of[1] == nil || d.of[2] == nil {
-		t.Errorf("left are %v, want the two that were heard of last", slices.Collect(maps.Keys(d.of)))
+		t.Errorf("left are %v, want the two that were seen last", slices.Collect(maps.Keys(d.of)))
 	}
 	if d.forget(1, time.Hour); d.of[1] == nil || d.of[2] == nil {
 		t.Error("forgotten before their time")

@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A producer known only from the file goes when the queue's clock says so and enough others were heard of later. One that the pool has heard of, or
-// has watched for as long, goes by no clock but the pool's own.
+// A producer known only from the file is forgotten when it is old by the queue's clock and enough others were seen later. For one that the pool
+// has seen, or has watched for retention, only the pool's own clock counts.
 func TestWhoIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, retention = spareProducers + 100, 24 * time.Hour
@@ -20,7 +20,7 @@ func TestWhoIsSilent(t *testing.T) {
 			l.delayed.Record(queue.NewID(epoch, p, 1), int64(p))
 		}
 		if l.Forget(10*day, retention); len(l.last) != n || len(l.delayed.of) != n {
-			t.Fatalf("%d producers are left, which were all heard of just now", len(l.last))
+			t.Fatalf("%d producers are left, although all were seen just now", len(l.last))
 		}
 		read, _ := testLedger()
 		restore := func() {
@@ -31,14 +31,14 @@ func TestWhoIsSilent(t *testing.T) {
 		}
 		restore()
 		if read.Forget(day, retention); len(read.last) != n {
-			t.Errorf("%d of %d producers are left, and no clock says that any of them is silent", len(read.last), n)
+			t.Errorf("%d of %d producers are left, although none is silent by any clock", len(read.last), n)
 		}
 		if read.AnySilent(day, retention) || !read.AnySilent(10*day, retention) {
-			t.Error("who is silent and who is forgotten are not the same")
+			t.Error("the silent producers and the forgotten ones differ")
 		}
 		read.Forget(10*day, retention)
 		if read.AnySilent(10*day, retention) {
-			t.Error("somebody is silent and was not forgotten")
+			t.Error("a silent producer was not forgotten")
 		}
 		if len(read.last) != spareProducers || read.last[99] != nil || read.last[100] == nil {
 			t.Errorf("%d producers are left", len(read.last))
@@ -47,7 +47,7 @@ func TestWhoIsSilent(t *testing.T) {
 			t.Errorf("%d publishers of delayed messages are left, with %d spans", len(read.delayed.of), read.delayed.spans)
 		}
 
-		// The sessions of a pool are short, and the pool is not.
+		// The pool lives longer than its short sessions.
 		for _, same := range []bool{true, false} {
 			restore()
 			time.Sleep(retention - time.Second)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// stateSeeds are checkpoint states of all versions, with everything that they can hold.
+// stateSeeds returns checkpoint states of all versions, with every kind of entry.
 func stateSeeds() (states [][]byte) {
 	l, c := testLedger()
 	at := epoch.UnixMilli()
@@ -48,15 +48,15 @@ func stateSeeds() (states [][]byte) {
 		states = append(states, slices.Concat([]byte{stateVersion, 1}, producer, tail, []byte{0, 0}))
 	}
 	return append(states, slices.Concat([]byte{stateVersion, 2}, one, one, []byte{0, 0}), // a producer twice
-		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 1, 8, 10}),      // a number is missing that is not reached
+		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 1, 8, 10}),      // a missing number above the last one
 		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 2, 4, 5, 2, 3}), // ranges out of order
 		slices.Concat([]byte{stateVersion, 0, 0, 2}, producer, []byte{7, 1, 1, 2}, producer, []byte{7, 1, 4, 5}),
 		slices.Concat([]byte{stateVersion, 0, 2}, make([]byte, 15), []byte{1, 0}, make([]byte, 15), []byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0}), // a time below zero
 		[]byte{stateVersionFirst, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 }
 
-// FuzzLedgerState: checkpoint states of all versions. One that is accepted is written and read again as the same, takes memory in proportion
-// to its size, and its ledger counts right and goes on.
+// FuzzLedgerState decodes checkpoint states of all versions. An accepted state survives a round trip and takes memory in proportion to its
+// size; its ledger has correct counts and continues to work.
 func FuzzLedgerState(f *testing.F) {
 	for _, state := range stateSeeds() {
 		f.Add(state)

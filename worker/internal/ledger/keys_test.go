@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Today's skip entries have no message's headers; one that has them is no message all the same.
+// Skip entries written today have no message headers; an entry with them is still not a message.
 func TestSkipEntryNotesNoKey(t *testing.T) {
 	m := message(1, 1)
 	m.Headers = map[string]string{queue.KeyHeader: "a"}
@@ -25,7 +25,7 @@ func TestSkipEntryNotesNoKey(t *testing.T) {
 	}
 }
 
-// keys against a model that remembers everything.
+// TestKeysAgainstAModel compares keys with a model that remembers everything.
 func TestKeysAgainstAModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const window = time.Hour
@@ -97,7 +97,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// A window that is as long as can be is for ever.
+// With the longest possible window, keys never expire.
 func TestKeysAreRememberedForEver(t *testing.T) {
 	k := keys{window: math.MaxInt64, most: 10, now: epoch.UnixMilli()}
 	m := message(1, 1)
@@ -108,7 +108,7 @@ func TestKeysAreRememberedForEver(t *testing.T) {
 	}
 }
 
-// One message from the future, and all from the future as the worker's clock is behind: memory is bounded, and others are forgotten in time.
+// One message from the future, and all from the future because the worker's clock is slow: memory is bounded, and other keys expire in time.
 func TestKeysFromTheFutureAreBounded(t *testing.T) {
 	for _, ahead := range []int{1, 1000} { // of a thousand
 		k := keys{window: time.Hour, most: 100}
@@ -120,9 +120,9 @@ func TestKeysFromTheFutureAreBounded(t *testing.T) {
 			}
 			k.record(fmt.Sprint(i), queue.NewID(at, 1, uint64(i+1)))
 			k.forget()
-			want := min(i+1, 50) // each takes two places
+			want := min(i+1, 50) // each takes two entries
 			if ahead == 1 {
-				want = min(i+1, 9) // the one and those of 75 minutes
+				want = min(i+1, 9) // the one, and those of 75 minutes
 			}
 			if n := len(k.at); n != want || len(k.order)+len(k.ahead) != n || len(k.seen) != min(ahead, n) || len(k.more) != 0 {
 				t.Fatalf("%d of 1000 ahead: %d keys, %d and %d in order, %d of them from the future; want %d", ahead, n, len(k.order), len(k.ahead), len(k.seen), want)
@@ -131,8 +131,8 @@ func TestKeysFromTheFutureAreBounded(t *testing.T) {
 	}
 }
 
-// A message is stored up to a quarter of an hour later than its ID says. By then the file may have keys that are newer than its copy's by more
-// than the window.
+// A message may be stored up to a quarter of an hour after the time in its ID. By then the file may have keys that are newer than its copy's by
+// more than the window.
 func TestKeyOutlastsTheWindowByTheSlack(t *testing.T) {
 	k := keys{window: time.Hour, most: 10, now: epoch.Add(2 * time.Hour).UnixMilli()}
 	at := func(after time.Duration) queue.ID { return queue.NewID(epoch.Add(after), 1, 1) }

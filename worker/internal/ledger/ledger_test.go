@@ -12,12 +12,12 @@ import (
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// message is producer's n-th message, published n ms after the epoch.
+// message returns producer's n-th message, published n ms after the epoch.
 func message(producer, n uint64) *queue.Message {
 	return &queue.Message{Type: "t", ID: queue.NewID(epoch.Add(time.Duration(n)*time.Millisecond), producer, n)}
 }
 
-// clock is a monotonic clock that tests move by hand.
+// clock is a monotonic clock that tests advance by hand.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
@@ -27,7 +27,7 @@ func testLedger() (*Ledger, *clock) {
 	return New(Options{GapTimeout: 30 * time.Second, Now: c.now}), c
 }
 
-// admit is Admit at a time of the queue's clock, in ms, and recordAt is record.
+// admit is Admit at a time of the queue's clock, in ms. recordAt is the same for record.
 func admit(l *Ledger, m *queue.Message, at int64) Verdict {
 	l.SetClock(at)
 	return l.Admit(m)
@@ -67,7 +67,7 @@ func TestLedgerHoldsBackUntilTheMissingMessageArrives(t *testing.T) {
 	expect(t, l, message(1, 3), Hold)
 	expect(t, l, message(1, 2), Append)
 	if _, ok := l.firstHeld(); ok {
-		t.Fatal("still holding back although the missing message came")
+		t.Fatal("still holding back although the missing message has arrived")
 	}
 	expect(t, l, message(1, 3), Append)
 	expect(t, l, message(1, 4), Append)
@@ -90,7 +90,7 @@ func TestLedgerDeclaresAGapAfterTheTimeoutAndTakesTheMissingMessageLate(t *testi
 	}
 }
 
-// The timeout may be over in the middle of a walk, or in one that begins in the middle.
+// The timeout may expire in the middle of a walk, or during a walk that begins in the middle.
 func TestLedgerEndsAGapWithTheFirstMessageThatWaits(t *testing.T) {
 	l, c := testLedger()
 	expect(t, l, message(1, 1), Append)
@@ -110,7 +110,7 @@ func TestLedgerEndsAGapAlthoughTheFirstMessageThatWaitedIsGone(t *testing.T) {
 	c.t = c.t.Add(30 * time.Second)
 	expect(t, l, message(1, 6), Hold)
 	if l.overdue() {
-		t.Fatal("complete messages are taken for ones that never will be")
+		t.Fatal("complete messages are taken for incomplete ones")
 	}
 	sweep++
 	expect(t, l, message(1, 6), AppendAfterGap)
@@ -135,12 +135,12 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 		t.Fatal("an incomplete message that waits for an hour is not overdue")
 	}
 	expect(t, l, message(1, 1), Append)
-	expect(t, l, incomplete, Duplicate) // its remains are acknowledged
+	expect(t, l, incomplete, Duplicate) // an incomplete copy is acknowledged
 
 	expect(t, l, message(1, 3), Hold)
 	c.t = c.t.Add(time.Hour)
 	expect(t, l, message(1, 3), AppendAfterGap)
-	// The gap has skipped it, but it is in the queue and not in the file. A duplicate would be acknowledged: lost, when all it needs is a repair.
+	// The gap has skipped it, but it is in the queue and not in the file. As a Duplicate it would be acknowledged and lost, although it only needs a repair.
 	missing := message(1, 2)
 	missing.Incomplete = true
 	expect(t, l, missing, Hold)
@@ -149,11 +149,11 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	if first, ok := l.firstHeld(); !ok || first != missing.ID || !l.overdue() {
 		t.Fatalf("firstHeld = %v, %v, overdue = %v; want message 2, and that it is overdue", first, ok, l.overdue())
 	}
-	expect(t, l, message(1, 2), AppendLate) // it was not taken for appended
+	expect(t, l, message(1, 2), AppendLate) // it did not count as appended
 	expect(t, l, missing, Duplicate)
 }
 
-// The report of a gap has to be true: messages that are there, but cannot be decoded, are not gone.
+// The report of a gap must be accurate: messages that are in the queue but undecodable are not gone.
 func TestLedgerTellsWhatIsGoneFromWhatIsIncomplete(t *testing.T) {
 	spoiled := func(n uint64) *queue.Message {
 		m := message(1, n)
@@ -185,19 +185,19 @@ func TestLedgerTellsWhatIsGoneFromWhatIsIncomplete(t *testing.T) {
 			if gap := l.LastGap(); gap != (Gap{tc.gone, tc.unfit}) || !strings.Contains(gap.String(), tc.says) {
 				t.Errorf("%d are gone, %d are incomplete, %q; want %d, %d, %q", gap.Gone, gap.Unfit, gap, tc.gone, tc.unfit, tc.says)
 			}
-			for _, n := range tc.incomplete { // and they have waited for long enough
+			for _, n := range tc.incomplete { // and they have waited long enough
 				if n < tc.next {
 					expect(t, l, spoiled(n), Hold)
 				}
 			}
 			if tc.unfit > 0 && !l.overdue() {
-				t.Error("messages that had their time in front of the gap have to wait again")
+				t.Error("messages that have already waited before the gap have to wait again")
 			}
 		})
 	}
 }
 
-// A message that nobody waits for starts no gap's clock: what is missing later gets its own gap timeout.
+// A message that no other message waits for starts no gap timeout: messages that are missing later get their own.
 func TestLedgerWaitsForMissingMessagesBesideAStuckOne(t *testing.T) {
 	stuck := map[string]*queue.Message{"without a number": message(1, 0), "in a gap that was declared": message(1, 2),
 		"with a reused number": {Type: "t", ID: queue.NewID(epoch.Add(time.Hour), 1, 1)}}
@@ -222,7 +222,7 @@ func TestLedgerWaitsForMissingMessagesBesideAStuckOne(t *testing.T) {
 	}
 }
 
-// Without a file it waits for incomplete messages as with one.
+// Without a file, a message waits for incomplete ones as it does with a file.
 func TestLedgerWithoutAFileWaitsForIncompleteMessages(t *testing.T) {
 	l, c := testLedger()
 	sweep := uint64(1)
@@ -241,7 +241,7 @@ func TestLedgerWithoutAFileWaitsForIncompleteMessages(t *testing.T) {
 	expect(t, l, first, Hold)
 	first.Incomplete = false
 	expect(t, l, first, AppendLate)
-	// And no longer than until they are repaired.
+	// It waits only until they are repaired.
 	second := message(2, 5)
 	second.Incomplete = true
 	expect(t, l, second, Hold)
@@ -256,7 +256,7 @@ func TestLedgerWithoutAFileWaitsForIncompleteMessages(t *testing.T) {
 	expect(t, l, message(2, 7), Append)
 }
 
-// A message younger than its producer's last one is none of those before, so it may not be acknowledged when it is incomplete, either.
+// A message newer than its producer's last one is not a copy of an earlier one, so it must not be acknowledged even when it is incomplete.
 func TestLedgerHoldsAReusedNumberThatIsNotComplete(t *testing.T) {
 	l, _ := testLedger()
 	expect(t, l, message(1, 1), Append)
@@ -294,8 +294,8 @@ func TestLedgerForgetsOnlySilentProducers(t *testing.T) {
 	})
 }
 
-// A skipped message has no copy in the file; it is put aside however often it comes. One that somebody has spoiled is held until it is
-// repaired: it is neither in the file nor, perhaps, among the dead letters.
+// A skipped message has no copy in the file; it is put aside however often it is delivered. If it has become incomplete, it is held until it
+// is repaired: it is not in the file and may not be among the dead letters.
 func TestLedgerPutsAsideAgainWhatWasSkipped(t *testing.T) {
 	l, _ := testLedger()
 	for n := range uint64(3) {
@@ -312,7 +312,7 @@ func TestLedgerPutsAsideAgainWhatWasSkipped(t *testing.T) {
 	expect(t, l, &part, Hold)
 }
 
-// Memory and checkpoints are bounded: producers that have been silent for longest are forgotten first, and of each one its earliest messages.
+// Memory and checkpoints are bounded: the ranges of producers that have been silent longest are forgotten first, and the lowest ranges of each.
 func TestSkippedNumbersAreBounded(t *testing.T) {
 	l, _ := testLedger()
 	l.mostSkipped = 100
@@ -339,7 +339,7 @@ func TestSkippedNumbersAreBounded(t *testing.T) {
 	}
 }
 
-// Producers are forgotten when there are too many, those first that have been silent for longest, and none that may have something pending.
+// If there are too many producers, those that have been silent longest are forgotten first, but none that may have pending messages.
 func TestProducersAreBounded(t *testing.T) {
 	l, _ := testLedger()
 	sweep := uint64(1)
@@ -356,14 +356,14 @@ func TestProducersAreBounded(t *testing.T) {
 	}
 	expect(t, l, late(1000, 1), Append)
 	if n, full := l.TrimProducers(); n != 0 || !full {
-		t.Fatalf("forgot %d in the sweep in which all were heard of, full %v: copies of them may be pending", n, full)
+		t.Fatalf("forgot %d in the sweep in which all were seen, full %v: copies of their messages may be pending", n, full)
 	}
 	sweep++
 	expect(t, l, message(5, 1), Duplicate)             // its acknowledgement was lost
-	if n, full := l.TrimProducers(); n != 0 || !full { // the walk has not come behind the others
+	if n, full := l.TrimProducers(); n != 0 || !full { // the walk has not passed the others' messages
 		t.Fatalf("forgot %d before the sweep has passed their messages, full %v", n, full)
 	}
-	expect(t, l, late(7, 3), Hold) // it goes on, and something is missing
+	expect(t, l, late(7, 3), Hold) // it continues, and a message is missing
 	expect(t, l, late(1001, 1), Append)
 	if n, full := l.TrimProducers(); n != 12 || full || len(l.last) != 90 {
 		t.Fatalf("forgot %d, %d are left, full %v; want 90 left", n, len(l.last), full)
@@ -399,7 +399,7 @@ func TestGapsAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever arrives in whatever order and however often, nothing is appended twice, and without a declared gap a producer's
+// Whatever messages arrive, in any order and any number of times, none is appended twice, and without a declared gap a producer's
 // messages are appended in order.
 func TestLedgerAppendsEachMessageAtMostOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -415,7 +415,7 @@ func TestLedgerAppendsEachMessageAtMostOnce(t *testing.T) {
 				if err := next.Restore(l.State()); err != nil {
 					t.Fatal(err)
 				}
-				next.held = l.held // as if the gap's clock had gone on; a real restart only waits longer
+				next.held = l.held // as if the gap timeout had kept running; a real restart only waits longer
 				l = next
 			}
 			v := admit(l, m, 0)

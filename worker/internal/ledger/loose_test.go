@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// loose is a message of a transaction, published as many ms after the epoch as its producer number says.
+// loose returns a message of a transaction, published producer ms after the epoch.
 func loose(producer uint64) *queue.Message {
 	return &queue.Message{Type: "t", ID: queue.NewID(epoch.Add(time.Duration(producer%1000)*time.Millisecond), producer, 0),
 		Headers: map[string]string{queue.LooseHeader: queue.LooseValue}}
@@ -37,7 +37,7 @@ func TestLedgerAppendsLooseMessagesOnceAndInAnyOrder(t *testing.T) {
 	}
 }
 
-// A number of 0 alone says nothing, and what cannot be decoded is not here yet.
+// A number of 0 alone does not make a message loose, and an undecodable message has not arrived yet.
 func TestLedgerHoldsWhatOnlyLooksLoose(t *testing.T) {
 	for name, spoil := range map[string]func(m *queue.Message){
 		"without the header":         func(m *queue.Message) { m.Headers = nil },
@@ -58,7 +58,7 @@ func TestLedgerHoldsWhatOnlyLooksLoose(t *testing.T) {
 	}
 }
 
-// Publishers draw producer numbers at random. One that does not has its message put aside, not taken for a copy, and not appended beside the other.
+// Publishers draw producer numbers at random. If one does not, its message is put aside, neither taken for a copy nor appended beside the other.
 func TestLedgerPutsAsideWhatSharesAProducerNumber(t *testing.T) {
 	l, _ := testLedger()
 	expect(t, l, loose(5), Append)
@@ -101,13 +101,13 @@ func TestLedgerPutsLooseMessagesAsideAgain(t *testing.T) {
 	expect(t, restored, m, PutAside)
 }
 
-// A file, a queue and the transactions that feed it: transactions are committed long after others that began later; ledgers die at any point and
-// are made again of the last checkpoint and the records behind it; acknowledgements are lost; more messages come than are remembered; the database
-// is set back, if nothing was forgotten, and a full sweep begins. Whatever happens, each message gets into the file once, as itself or as a skip entry.
+// A file, a queue and the transactions that feed it. Transactions are committed long after others that began later. Ledgers die at any point and
+// are rebuilt from the last checkpoint and the records after it. Acknowledgements are lost. More messages arrive than are remembered. If none was
+// forgotten, the database is set back and a full sweep begins. In every case each message gets into the file once, as itself or as a skip entry.
 func TestLooseMessagesAreAppendedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 12
-		sweep, place := uint64(0), uint64(0) // of the walk over what is pending
+		sweep, place := uint64(0), uint64(0) // of the walk over the pending messages
 		forgotten := false
 		var l *Ledger
 		begin := func(state []byte, records []storage.Record) {
@@ -180,14 +180,14 @@ func TestLooseMessagesAreAppendedOnce(t *testing.T) {
 			case "set back":
 				if !forgotten {
 					pending = maps.Clone(committed)
-					sweep, place = sweep+1, 0 // one that is under way says nothing of what comes back behind its place
+					sweep, place = sweep+1, 0 // a running sweep does not meet messages that return behind its position
 				}
 			}
 		}
 	})
 }
 
-// Messages that may be pending are remembered, however many. Those that a later full sweep has not met are forgotten, the oldest first.
+// Messages that may be pending are remembered, however many there are. Those that a later full sweep did not meet are forgotten, oldest first.
 func TestLooseMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := testLedger()
@@ -204,22 +204,22 @@ func TestLooseMessagesAreBounded(t *testing.T) {
 		sweep++
 		expect(t, l, loose(30), Duplicate) // the sweep has come so far
 		if n, full := l.TrimLoose(); n != 29 || !full || l.loose[29] != nil || l.loose[30] == nil {
-			t.Fatalf("%d were forgotten, full: %v; those before the sweep's place cannot be pending, the others may", n, full)
+			t.Fatalf("%d were forgotten, full: %v; those before the sweep's position cannot be pending, the others may be", n, full)
 		}
 		expect(t, l, loose(140), Duplicate)
 		if n, full := l.TrimLoose(); n != 31 || full || len(l.loose) != 90 || l.loose[30] == nil || l.loose[140] == nil || l.loose[150] == nil || l.loose[61] != nil {
 			t.Fatalf("%d were forgotten, full: %v, %d are left", n, full, len(l.loose))
 		}
-		for p := range uint64(10) { // nothing is forgotten for less
+		for p := range uint64(10) { // up to the bound nothing is forgotten
 			expect(t, l, loose(p+200), Append)
 		}
 		if n, _ := l.TrimLoose(); n != 0 {
-			t.Errorf("%d were forgotten, there are no more than the most", n)
+			t.Errorf("%d were forgotten, although the bound is not exceeded", n)
 		}
 	})
 }
 
-// Loose messages age as producers do, and do not take their places.
+// Loose messages age like producers, and do not count against the bound of producers.
 func TestLooseMessagesAreForgottenAfterTheRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := testLedger()
@@ -248,7 +248,7 @@ func TestLooseMessagesAreForgottenAfterTheRetention(t *testing.T) {
 	})
 }
 
-// Earlier versions read the records of loose messages as those of producers whose number is 0, without a time, and write that.
+// Earlier versions read records of loose messages as those of producers with the number 0, without a time, and write them like that.
 func TestLooseMessagesInAStateOfAnEarlierVersion(t *testing.T) {
 	entry := func(tail ...byte) []byte {
 		return slices.Concat([]byte{stateVersion, 1}, binary.LittleEndian.AppendUint64(nil, 5), tail, []byte{0, 0})
@@ -276,7 +276,7 @@ func TestLooseMessagesInAStateOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// Such files no worker writes, but a ledger has one entry for a number whatever it reads.
+// No worker writes such files, but whatever a ledger reads, it has one entry per producer number.
 func TestReplayOfSharedProducerNumbers(t *testing.T) {
 	for _, order := range [][]*queue.Message{{loose(5), message(5, 1)}, {message(5, 1), loose(5)}} {
 		l, _ := testLedger()

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fullLedger has as much of everything as there may be, in numbers that take as many bytes as publishers can make them take.
+// fullLedger returns a ledger with the maximum of every kind of entry, with numbers that take as many bytes as publishers can make them take.
 func fullLedger() *Ledger {
 	l := New(Options{GapTimeout: time.Minute, Now: time.Now})
 	seenAt := epoch.AddDate(300, 0, 0).UnixMilli()
@@ -25,7 +25,7 @@ func fullLedger() *Ledger {
 	at := func(producer, n uint64) queue.ID { return queue.NewID(time.UnixMilli(seenAt), producer, n) }
 	for p := range uint64(maxProducers) {
 		recordAt(l, at(p<<32+1, 1), seenAt)
-		l.last[p<<32+1].n = 2 * high // behind all that was skipped
+		l.last[p<<32+1].n = 2 * high // above all skipped numbers
 	}
 	e := l.last[1]
 	for i := range uint64(MaxSkipped) {
@@ -41,7 +41,7 @@ func fullLedger() *Ledger {
 		l.recordSkipped(id)
 	}
 	l.keys.window = time.Hour
-	l.keys.now = seenAt - 1000 // so all keys are from the future, which takes most
+	l.keys.now = seenAt - 1000 // so all keys are from the future, which takes the most space
 	for i := range uint64(MaxKeys) {
 		l.keys.record(strconv.FormatUint(i, 10), at(1, i))
 	}
@@ -56,7 +56,7 @@ func TestFullStateFits(t *testing.T) {
 	l := fullLedger()
 	state := l.State()
 	if len(state) > storage.MaxState {
-		t.Errorf("a state with all there may be has %d bytes, a file takes %d", len(state), storage.MaxState)
+		t.Errorf("a full state has %d bytes, a file takes %d", len(state), storage.MaxState)
 	}
 	l.keys = keys{window: time.Hour, most: MaxKeys, now: 1 << 47}
 	for i := range uint64(MaxKeys + 1) {
@@ -64,7 +64,7 @@ func TestFullStateFits(t *testing.T) {
 	}
 	l.TrimHistory()
 	if state = l.State(); len(state) > storage.MaxState {
-		t.Errorf("a state with all there may be, and no key from the future, has %d bytes, a file takes %d", len(state), storage.MaxState)
+		t.Errorf("a full state without keys from the future has %d bytes, a file takes %d", len(state), storage.MaxState)
 	}
 	restored, _ := testLedger()
 	if err := restored.Restore(state); err != nil {
@@ -72,12 +72,12 @@ func TestFullStateFits(t *testing.T) {
 	}
 }
 
-// A state that no worker writes is refused by the memory that it would take, whatever is in it. States of earlier versions are read.
+// A state that no worker writes is refused because of the memory it would take, whatever its content. States of earlier versions are read.
 func TestStateThatNoWorkerWrites(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
 	}
-	fill := func(b []byte, entry []byte) []byte { // to the largest state there is
+	fill := func(b []byte, entry []byte) []byte { // up to the size of the largest state
 		count := (storage.MaxState - len(b) - 20) / len(entry)
 		b = binary.AppendUvarint(b, uint64(count))
 		return append(b, bytes.Repeat(entry, count)...)
@@ -107,7 +107,7 @@ func TestStateThatNoWorkerWrites(t *testing.T) {
 			l, _ := testLedger()
 			before := heap()
 			err := l.Restore(tc.state)
-			took := int(heap()-before) + len(tc.state) // what it takes when it is read, and the state itself
+			took := int(heap()-before) + len(tc.state) // the decoded state and the encoded one
 			if took > 256<<20 {
 				t.Errorf("a state of %d bytes takes %d MiB", len(tc.state), took>>20)
 			}
@@ -162,7 +162,7 @@ func TestLedgerStateRoundTrip(t *testing.T) {
 	})
 }
 
-// States that earlier versions have written are read: without the times of the last IDs nothing is taken for a reused number.
+// States written by earlier versions are readable: without the times of the last IDs, no message is taken for a reused number.
 func TestEarlierStatesAreRead(t *testing.T) {
 	key := hashKey("order-17")
 	last := message(5, 9)
@@ -208,8 +208,8 @@ func TestEarlierStatesAreRead(t *testing.T) {
 	}
 }
 
-// Ranges come from a damaged or foreign state. One that lies beyond its producer's last number would swallow messages to come, and
-// searches in ranges that are not ascending find nothing.
+// Ranges may come from a damaged or foreign state. One beyond its producer's last number would swallow future messages, and searches in
+// ranges that are not ascending find nothing.
 func TestRangesThatNoWorkerWrites(t *testing.T) {
 	producer := binary.LittleEndian.AppendUint64(nil, 5)
 	missing := func(ranges ...byte) []byte { // of a producer whose last number is 9

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever is held at first: everything that can be held is, by somebody who serves it and has room, nothing can be evened
-// out further by moving a type, and a second time nothing moves.
+// For any initial holders: every type that can be held is held, by a member that serves it and has room; no move of a type makes the
+// loads more even; and balancing again moves nothing.
 func TestBalance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -23,7 +23,7 @@ func TestBalance(t *testing.T) {
 				serves[i][typ] = rnd.IntN(4) > 0
 			}
 			members[i] = candidate{room: 1 + rnd.IntN(20)}
-			for _, typ := range names { // as a name, as a glob, or by all but those that it leaves
+			for _, typ := range names { // by name, by glob, or all but those that it is leaving
 				switch {
 				case i%2 == 1:
 					members[i].types = []string{"*"}
@@ -78,7 +78,7 @@ func TestBalance(t *testing.T) {
 			claims[i].by = owner[i]
 		}
 		if again := balance(members, claims); !slices.Equal(again, owner) {
-			t.Fatalf("balanced again it is %v, not %v", again, owner)
+			t.Fatalf("balanced again, the result is %v, not %v", again, owner)
 		}
 	}
 }

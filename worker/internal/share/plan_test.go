@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Many free types fall to the same members, whatever else is known to be free, and about as many to each.
+// Many free types are assigned to the same members, whatever other types are known to be free, and about the same number to each.
 func TestScattered(t *testing.T) {
 	r := &Rebalancer{}
 	var members []candidate
@@ -24,16 +24,16 @@ func TestScattered(t *testing.T) {
 	for i, owner := range owners {
 		count[owner]++
 		if i < 10 && owner == 1 {
-			t.Errorf("%s falls to the member that leaves it", free[i])
+			t.Errorf("%s is assigned to the member that leaves it", free[i])
 		}
 	}
 	for m := range members {
 		if count[m] < 200 || count[m] > 300 {
-			t.Errorf("%d of 1000 types fall to member %d", count[m], m)
+			t.Errorf("%d of 1000 types are assigned to member %d", count[m], m)
 		}
 	}
 	if owners[1000] != nobody || count[nobody] != 1 {
-		t.Errorf("%d types fall to nobody, want the one that nobody serves", count[nobody])
+		t.Errorf("%d types are assigned to nobody, want the one that no member serves", count[nobody])
 	}
 	var left []string
 	var want []int
@@ -44,7 +44,7 @@ func TestScattered(t *testing.T) {
 	}
 	for i, owner := range r.scatter(members, left) {
 		if owner != want[i] {
-			t.Errorf("%s falls to %d, and to %d when fewer are free", left[i], want[i], owner)
+			t.Errorf("%s is assigned to %d, and to %d when fewer are free", left[i], want[i], owner)
 		}
 	}
 
@@ -56,10 +56,10 @@ func TestScattered(t *testing.T) {
 		r.types[typ] = &interest{}
 	}
 	if r.scatter(members, free[:1]) == nil {
-		t.Error("where it is crowded, few types are not scattered: each replica would plan with others")
+		t.Error("in a crowded pool, few types are not scattered: each replica would plan with other types")
 	}
 	members[3].room = 10
 	if r.scatter(members, free) != nil {
-		t.Error("a member with a bound gets more types than it takes")
+		t.Error("a member with a bound gets more types than it accepts")
 	}
 }

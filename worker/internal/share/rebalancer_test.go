@@ -20,7 +20,7 @@ type asleep struct{}
 func (asleep) QuietFor() time.Duration { return 0 }
 func (asleep) Halt()                   {}
 
-// A type counts as free unless this pool holds it, and is woken, or another living one does, and stays.
+// A type counts as free unless this pool holds it, whose session is then woken, or another living pool holds it and is not leaving it.
 func TestWakeSession(t *testing.T) {
 	r := New(nil, nil, queue.Member{Instance: "self"}, zerolog.Nop())
 	r.Join(false, "mine", "free", "theirs", "left", "orphaned")
@@ -47,13 +47,13 @@ func TestWakeSession(t *testing.T) {
 	}
 }
 
-// awake is what a pool that does not stop shows.
+// awake is the View of a pool that is not stopping.
 type awake struct{ View }
 
 func (awake) Stopping() <-chan struct{} { return nil }
 
-// When the holder of a type falls silent, the others look at its lock, though the type may fall to another of them: who has watched
-// the lock for a lease takes it over. A type that was released is not looked at in this way.
+// When the holder of a type falls silent, the other replicas check its lock, even if the type may be assigned to another of them: a replica
+// can take over a lock only after observing it for a lease. A released type is not checked in this way.
 func TestTheLockOfASilentHolderIsLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
@@ -98,8 +98,8 @@ func woken(r *Rebalancer, typ string) bool {
 	}
 }
 
-// A living holder that no longer has a type has drained it: of many types, the others are not woken. They are if it waits for a
-// successor, or is gone, or if there are few types.
+// A living holder that no longer holds a type has drained it: with many types, the other replicas are not woken. They are woken if the
+// holder waits for a successor, or is gone, or if there are few types.
 func TestOfManyTypesThoseThatWereDrainedAreNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, many := range []bool{false, true} {
@@ -127,7 +127,7 @@ func TestOfManyTypesThoseThatWereDrainedAreNotLookedAt(t *testing.T) {
 	})
 }
 
-// crowd is replicas that know each other, each of which serves the types.
+// crowd returns replicas that know each other, each of which serves the types.
 func crowd(replicas int, types ...string) (all []*Rebalancer, beat func(others ...queue.Member)) {
 	var members []queue.Member
 	for i := range replicas {
@@ -145,7 +145,7 @@ func crowd(replicas int, types ...string) (all []*Rebalancer, beat func(others .
 	}
 }
 
-// wokenOf is how many of the replicas are woken for each type.
+// wokenOf returns how many of the replicas are woken for each type.
 func wokenOf(all []*Rebalancer, types []string) (n map[string]int) {
 	n = map[string]int{}
 	for _, typ := range types {
@@ -158,8 +158,8 @@ func wokenOf(all []*Rebalancer, types []string) (n map[string]int) {
 	return n
 }
 
-// Of many replicas one looks at each of many types that have news, and others only as long as nobody takes it. Of few replicas, or with
-// few types, all look.
+// With many replicas, one checks each of many types that have news, and others check it only until a replica takes it. With few replicas
+// or few types, all check it.
 func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var types []string
@@ -176,7 +176,7 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 			now := wokenOf(all, news)
 			for _, typ := range news {
 				if now[typ] != tc.one {
-					t.Errorf("%d of %d replicas look at one of %d types, want %d", now[typ], tc.replicas, tc.types, tc.one)
+					t.Errorf("%d of %d replicas check one of %d types, want %d", now[typ], tc.replicas, tc.types, tc.one)
 				}
 			}
 		}
@@ -190,7 +190,7 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 		began := time.Now()
 		time.Sleep(StarveAfter / 2)
 		for _, r := range all {
-			r.Notified(types) // more news delays nobody
+			r.Notified(types) // more news delays no replica
 		}
 		wokenOf(all, types)
 		holder := queue.Member{Instance: "holder", Types: []string{"else"}, Held: types[:100]}
@@ -210,18 +210,18 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 			for at, typ := range types {
 				total[typ] += now[typ]
 				if at < 100 && now[typ] != 0 || at >= 100 && now[typ] != want {
-					t.Fatalf("after %v, %d replicas look at %s, want %d, or 0 of those that somebody holds (%d)", time.Duration(i)*StarveAfter, now[typ], typ, want, at)
+					t.Fatalf("after %v, %d replicas check %s, want %d, or 0 for a type with a holder (%d)", time.Duration(i)*StarveAfter, now[typ], typ, want, at)
 				}
 			}
 		}
 		if n := total[types[100]] + first[types[100]]; n != reserves {
-			t.Errorf("%d replicas have looked, want %d", n, reserves)
+			t.Errorf("%d replicas have checked, want %d", n, reserves)
 		}
 	})
 }
 
-// When the holder of many types falls silent, a few of many replicas look at each of them. Once it counts as dead, they take them, one after
-// the other, also if they are busy.
+// When the holder of many types falls silent, a few of many replicas check each of the types. Once it counts as dead, they take the types,
+// one replica after the other, even when busy.
 func TestOfManyReplicasAFewTakeWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var types []string
@@ -241,12 +241,12 @@ func TestOfManyReplicasAFewTakeWhatIsLost(t *testing.T) {
 				if r.types[typ].silent {
 					silent++
 					if turn, _ := r.Turn(typ, true); turn != TurnStandBy {
-						t.Errorf("turn %d for %s, want a look at its lock", turn, typ)
+						t.Errorf("turn %d for %s, want a check of its lock", turn, typ)
 					}
 				}
 			}
 			if n < heirs-1 || n > heirs || silent != n { // the dead one may be among the first
-				t.Fatalf("%d replicas look at %s, and %d at its lock, want %d", n, typ, silent, heirs)
+				t.Fatalf("%d replicas check %s, and %d its lock, want %d", n, typ, silent, heirs)
 			}
 		}
 		again := map[string]int{}
@@ -268,7 +268,7 @@ func TestOfManyReplicasAFewTakeWhatIsLost(t *testing.T) {
 					}
 				}
 				if again[typ] += n; n > 1 {
-					t.Errorf("%d replicas take %s at the same time", n, typ)
+					t.Errorf("%d replicas take %s concurrently", n, typ)
 				}
 			}
 		}
@@ -278,8 +278,8 @@ func TestOfManyReplicasAFewTakeWhatIsLost(t *testing.T) {
 	})
 }
 
-// Of many types that a sweep has found, a pool wakes for those that fall to it, and for those whose pool does not come, unless it is
-// busy itself. Of few, for all.
+// When a sweep has found many types, a pool wakes for those assigned to it and, unless it is busy, for those that their pool does not take.
+// With few types it wakes for all.
 func TestOfManyTypesThatAreFoundItsOwnAreWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
@@ -303,11 +303,11 @@ func TestOfManyTypesThatAreFoundItsOwnAreWoken(t *testing.T) {
 					others++
 				}
 				if n, known := r.Told(typ); n != 1 || !known {
-					t.Errorf("%d messages of %s are told, want 1", n, typ)
+					t.Errorf("%d messages of %s are known, want 1", n, typ)
 				}
 			}
 			if !woken(r, "theirs") {
-				t.Error("the pool does not look at a type that another one holds")
+				t.Error("the pool does not check a type that another one holds")
 			}
 			return mine, others
 		}
@@ -332,7 +332,7 @@ func TestOfManyTypesThatAreFoundItsOwnAreWoken(t *testing.T) {
 		if mine, others = found(false); mine+others != len(types) {
 			t.Errorf("%d types starve, %d of them are woken", len(types), mine+others)
 		}
-		// After a long time the same types are news: whoever they fall to drained them in between.
+		// After a long time the same types count as newly free: the pools that they are assigned to have drained them in between.
 		for range int(forgetFree/HeartbeatEvery) + 1 {
 			time.Sleep(HeartbeatEvery)
 			beat()
@@ -363,8 +363,8 @@ func TestOfManyTypesThatAreFoundItsOwnAreWoken(t *testing.T) {
 	})
 }
 
-// Who reads the others' heartbeats rarely, because the queue is slow, does not take them for dead in between. Who cannot read them for long
-// knows nothing of them.
+// A pool that reads heartbeats rarely, because the queue is slow, does not take other members for dead in between. One that cannot read them
+// for long knows nothing about other members.
 func TestASlowQueueMakesNobodyLookDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
@@ -386,7 +386,7 @@ func TestASlowQueueMakesNobodyLookDead(t *testing.T) {
 			lives(true)
 		}
 		time.Sleep(2 * deadAfter)
-		r.learn(members, window{}) // its beat stands still
+		r.learn(members, window{}) // its beat does not change
 		lives(false)
 		members[0].Beat++
 		r.learn(members, window{})
@@ -395,7 +395,7 @@ func TestASlowQueueMakesNobodyLookDead(t *testing.T) {
 	})
 }
 
-// slowReads is a directory that takes long to tell of members and settings, and notes when heartbeats come.
+// slowReads is a directory that is slow to return members and settings, and records when heartbeats arrive.
 type slowReads struct {
 	Directory
 	takes time.Duration
@@ -446,7 +446,7 @@ func TestSlowReadsDelayHeartbeatsLittle(t *testing.T) {
 	}
 }
 
-// lateAnswers is slowReads that takes as long for a heartbeat, and gives up with its caller.
+// lateAnswers is slowReads that takes as long for a heartbeat, and returns early if its caller gives up.
 type lateAnswers struct{ slowReads }
 
 func (d *lateAnswers) Heartbeat(ctx context.Context, m queue.Member) error {
@@ -464,7 +464,7 @@ func (d *lateAnswers) AllSettings(ctx context.Context) (map[string]queue.Setting
 	return nil, wait.For(ctx, d.takes)
 }
 
-// A queue that answers later than a round waits at first gets more time.
+// A queue that answers later than the initial timeout of a round gets more time.
 func TestLateAnswersAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &lateAnswers{slowReads{takes: 2*HeartbeatEvery + time.Second}}
@@ -478,7 +478,7 @@ func TestLateAnswersAreWaitedFor(t *testing.T) {
 	})
 }
 
-// Pools that drain many types together know which of them nobody else wants.
+// Pools that drain many types together know which types no other pool wants.
 func TestSole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
@@ -488,10 +488,10 @@ func TestSole(t *testing.T) {
 		}
 		r.Join(true, types...)
 		if !r.Take("t00") || !r.Sole("t00") {
-			t.Error("another one wants a type, though there is nobody else")
+			t.Error("another pool wants a type, although there is no other")
 		}
 		if r.Contended("t00", "unknown"); r.Sole("t00") {
-			t.Error("nobody else wants a type that somebody else has")
+			t.Error("no other pool wants a type that another one holds")
 		}
 		members := []queue.Member{{Instance: "a", Types: []string{"*"}, Beat: 1}}
 		r.learn(members, window{})
@@ -499,16 +499,16 @@ func TestSole(t *testing.T) {
 		for _, typ := range types[1:] {
 			if r.Take(typ) {
 				mine++
-				// Of one in so many, and behind one that was drained, it is not sure.
+				// It is not sure of one in probeEvery, and of the one after a drained type.
 				sure := r.shares[typ] == "z" && mine != probeEvery && mine != probeEvery+5 && mine != 2*probeEvery+5
 				if sole := r.Sole(typ); sole != sure {
-					t.Errorf("%q: nobody else wants it: %t", typ, sole)
+					t.Errorf("%q: no other pool wants it: %t", typ, sole)
 				}
 				r.Asked(mine == probeEvery+4)
 			}
 		}
 		if mine < 2*probeEvery+5 || mine == len(types)-1 {
-			t.Fatalf("%d of %d types fall to this pool", mine, len(types))
+			t.Fatalf("%d of %d types are assigned to this pool", mine, len(types))
 		}
 		time.Sleep(StarveAfter + time.Second)
 		members[0].Beat++
@@ -520,7 +520,7 @@ func TestSole(t *testing.T) {
 			}
 			r.Turn(typ, false)
 			if helped = r.Take(typ); helped && r.Sole(typ) {
-				t.Errorf("nobody else wants %q, which this pool helps with", typ)
+				t.Errorf("no other pool wants %q, which this pool helps with", typ)
 			}
 		}
 		if !helped {

@@ -14,9 +14,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A fleet is replicas as placement sees them, in rounds of HeartbeatEvery: which of the others each
-// looks at, what it plans with them, and for what it asks, is the code of the product. The rest is
-// simulated: heartbeats, locks, and the time until a holder sees that it is asked.
+// A fleet consists of replicas as placement sees them, in rounds of HeartbeatEvery. The product's code
+// decides which members each replica reads, what it plans, and which types it asks for. The rest is
+// simulated: heartbeats, locks, and the time until a holder sees a request.
 type fleet struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -24,13 +24,13 @@ type fleet struct {
 	stored []queue.Member       // as they are read in this round
 	all    []*replica           // sorted by ID
 	locks  map[string]*fact     // by type
-	free   map[string]time.Time // types that nobody holds, since when
-	lost   float64              // of heartbeats, and of looks
+	free   map[string]time.Time // types without a holder: since when
+	lost   float64              // share of lost heartbeats and reads
 	moves  int
-	reads  int // members read by all looks
+	reads  int // members read in all rounds
 }
 
-// fact is what is so, whatever replicas know.
+// fact is the actual state of a type, whatever the replicas know.
 type fact struct {
 	by      *replica
 	moved   time.Time
@@ -42,14 +42,14 @@ type replica struct {
 	id     string
 	held   map[string]bool
 	stored queue.Member // its last heartbeat that was not lost
-	dead   time.Time    // when its locks are over
+	dead   time.Time    // when its locks expire
 	leaves time.Time
 
 	window window
 	others []queue.Member
 	sights []sighting // of others
 	still  map[string]sighting
-	began  time.Time // when the window was looked at first, …
+	began  time.Time // when the window was first read, …
 	looked time.Time // … and last
 	wanted map[string]int
 	asked  map[string]time.Time
@@ -58,7 +58,7 @@ type replica struct {
 
 const (
 	leaseOfFleet  = 20 * time.Second
-	answerOfFleet = leaseOfFleet / 5 // a holder sees with its next renewal that it is asked
+	answerOfFleet = leaseOfFleet / 5 // a holder sees a request with its next renewal
 	handOver      = 5 * time.Second
 )
 
@@ -71,7 +71,7 @@ func newFleet(t *testing.T, seed uint64, replicas, types int) *fleet {
 		f.locks[typ] = &fact{}
 		f.take(typ, f.all[i%replicas])
 	}
-	for _, r := range f.all { // all have sent a heartbeat
+	for _, r := range f.all { // all have sent a heartbeat already
 		r.store()
 	}
 	f.moves = 0
@@ -87,7 +87,7 @@ func (r *replica) store() {
 func (f *fleet) join(n int) {
 	now := time.Now()
 	for range n {
-		// A window begins at a random place. Here it is drawn from the seed, so that each run is the same.
+		// A window starts at a random position. Here it comes from the seed, so that all runs are the same.
 		w := window{partial: true, after: fmt.Sprintf("%012x", f.rnd.Int64N(1<<48)), passes: [2]time.Time{now, now}}
 		f.all = append(f.all, &replica{id: fmt.Sprintf("%012x", f.rnd.Int64N(1<<48)), window: w, held: map[string]bool{}, still: map[string]sighting{}, wanted: map[string]int{}, asked: map[string]time.Time{}})
 	}
@@ -166,7 +166,7 @@ func (f *fleet) round() {
 			f.do(r, now)
 		}
 	}
-	for _, typ := range slices.Sorted(maps.Keys(f.free)) { // no type waits for somebody who does not come
+	for _, typ := range slices.Sorted(maps.Keys(f.free)) { // no type waits indefinitely for a replica that does not take it
 		if now.Sub(f.free[typ]) > StarveAfter {
 			f.take(typ, f.some(1)[0])
 		}
@@ -175,7 +175,7 @@ func (f *fleet) round() {
 
 func (r *replica) gone() bool { return !r.dead.IsZero() || !r.leaves.IsZero() }
 
-// do is a round of one replica.
+// do does a round of one replica.
 func (f *fleet) do(r *replica, now time.Time) {
 	if f.rnd.Float64() >= f.lost || r.stored.Beat == 0 {
 		r.store()
@@ -195,7 +195,7 @@ func (r *replica) learn(f *fleet, now time.Time) {
 	r.others, _ = r.window.look(f.t.Context(), f.list)
 	r.sights = make([]sighting, len(r.others))
 	if r.window.rounds == 1 {
-		for i, s := range sights { // of those that stood still: the product remembers all
+		for i, s := range sights { // of those that did not change: the product remembers all
 			if delete(r.still, before[i].Instance); s.at.Before(r.looked) {
 				r.still[before[i].Instance] = s
 			}
@@ -244,7 +244,7 @@ func (r *replica) seek(f *fleet, now time.Time) {
 		}
 	}
 	if len(unheld) == 0 && !leave && most-len(r.held) < imbalanceThreshold {
-		clear(r.wanted) // nothing comes to this one
+		clear(r.wanted) // no type moves to this replica
 		return
 	}
 	holders := map[string]string{}
@@ -298,7 +298,7 @@ func (r *replica) seek(f *fleet, now time.Time) {
 			continue
 		}
 		r.asked[c.typ] = now
-		// The record of the lock says whether it has moved on, or somebody else was first.
+		// The lock record shows whether the type has moved on or another replica asked first.
 		if l.by != nil && l.by.id == holders[c.typ] && l.asker == nil && l.by != r {
 			l.asker, l.answers = r, now.Add(answerOfFleet)
 			if c.by == nobody {
@@ -341,9 +341,9 @@ func (f *fleet) leastMoves() (moves int) {
 	return moves
 }
 
-// settles expects that the replicas are within one of each other within so many rounds, all types
-// are held by them then, and so many were moved at most, in percent of those that had to be. That
-// stays so.
+// settles expects that within the given number of rounds the replicas are within one of each other and
+// hold all types, that at most the given number of types moved, in percent of those that had to, and
+// that the state then stays like that.
 func (f *fleet) settles(what string, within, percent int) {
 	f.t.Helper()
 	must := f.leastMoves()
@@ -376,26 +376,26 @@ func (f *fleet) settles(what string, within, percent int) {
 	f.t.Logf("%s: within one of each other after %d rounds (%v); %d types moved, %d had to", what, rounds, time.Duration(rounds)*HeartbeatEvery, f.moves, must)
 }
 
-// quiet expects that nothing moves in so many rounds, in which none looks at more than windowSize
-// others.
+// quiet expects that no type moves in the given number of rounds, in which no replica reads more than
+// windowSize members.
 func (f *fleet) quiet(rounds int) {
 	f.t.Helper()
 	for range rounds {
 		f.round()
 	}
 	if f.moves > 0 {
-		f.t.Errorf("%d types moved while nobody came or went", f.moves)
+		f.t.Errorf("%d types moved while no replica joined or left", f.moves)
 	}
 	if reads := f.reads / rounds / len(f.all); reads > windowSize {
 		f.t.Errorf("a replica reads %d members in a round, want %d at most", reads, windowSize)
 	}
 }
 
-// Bounds of moves: 1.2 times the least possible when replicas join. When they leave or die, twice the least: here nearly all have
-// ten types each, and what a leaver had must find the few that have nine, which are not in every window.
+// Bounds of moves: 1.2 times the least possible when replicas join. When they leave or die, twice the least: here nearly all hold
+// ten types each, and a leaver's types must find the few that hold nine, which are not in every window.
 //
-// A thousand replicas share ten thousand busy types, while a tenth of the heartbeats and of the
-// looks are lost.
+// A thousand replicas share ten thousand busy types, while a tenth of the heartbeats and of the reads
+// are lost.
 func TestThousandReplicas(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestHundredsOfReplicas is the small form")
@@ -410,7 +410,7 @@ func TestThousandReplicas(t *testing.T) {
 	})
 }
 
-// The same with fewer, of which more come and go.
+// The same with fewer replicas, more of which join and leave.
 func TestHundredsOfReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 300, 3000)
@@ -428,8 +428,8 @@ func TestHundredsOfReplicas(t *testing.T) {
 	})
 }
 
-// Ten thousand types × a thousand replicas: how long one plan takes that knows all of them. A
-// replica never plans with more than windowSize members.
+// The time of one plan with ten thousand types and a thousand replicas. In the product, a replica never
+// plans with more than windowSize members.
 func BenchmarkBalance(b *testing.B) {
 	for _, size := range []struct{ members, types int }{{4, 10_000}, {windowSize, 10_000}, {1000, 10_000}} {
 		for _, what := range []string{"even", "one more", "all free", "half more"} {

@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// roll is a list of members in which every one beats.
+// roll is a list of members whose beats all change.
 type roll struct {
 	Directory
 	members []queue.Member
@@ -35,8 +35,8 @@ func newRoll(n int) *roll {
 	return l
 }
 
-// Few members are all looked at in every round. Of many, each is looked at windowRounds times in
-// every pass, windowSize at a time.
+// With few members, all are read in every round. With many, each is read windowRounds times in every
+// pass, windowSize at a time.
 func TestWindowPassesOverAllMembers(t *testing.T) {
 	for _, n := range []int{0, 1, windowSize - 1, windowSize, windowSize + 1, 2*windowSize + 7, 1000} {
 		l, seen := newRoll(n), map[string]int{}
@@ -53,7 +53,7 @@ func TestWindowPassesOverAllMembers(t *testing.T) {
 			for _, m := range members {
 				seen[m.Instance]++
 				if !w.covers(m.Instance) {
-					t.Errorf("of %d: %s was looked at and is not covered", n, m.Instance)
+					t.Errorf("of %d: %s was read and is not covered", n, m.Instance)
 				}
 			}
 			covered := 0
@@ -68,7 +68,7 @@ func TestWindowPassesOverAllMembers(t *testing.T) {
 		}
 		for _, m := range l.members {
 			if seen[m.Instance] < windowRounds {
-				t.Errorf("of %d: %s was looked at %d times, want %d", n, m.Instance, seen[m.Instance], windowRounds)
+				t.Errorf("of %d: %s was read %d times, want %d", n, m.Instance, seen[m.Instance], windowRounds)
 			}
 		}
 		if w.partial != (n >= windowSize) {
@@ -86,8 +86,8 @@ func TestWindowPassesOverAllMembers(t *testing.T) {
 	}
 }
 
-// What a member holds that is not in the window stays known until it is looked at again; and a
-// member that beats no more is known to be gone then.
+// The types of a member outside the window stay known until the member is read again. A member whose
+// beat no longer changes is then known to be gone.
 func TestMembersOutsideTheWindowAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3 * windowSize
