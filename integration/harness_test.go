@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// bin is where the programs under test were built.
+// bin is the directory of the programs under test.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -64,16 +64,16 @@ func buildAndRun(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// backend is where a test's programs connect to, and a directory for their files.
+// backend is the database that a test's programs connect to, and the directory of their files.
 type backend struct {
 	url    string
 	dir    string
-	db     kit.Database      // nil where the test handles the server itself
+	db     kit.Database      // nil if the test manages the server itself
 	server *mongotest.Server // nil for the embedded backend and for a shared server
 }
 
-// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server, concurrently, and not before
-// its caller has returned.
+// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server, concurrently, and only after its
+// caller has returned.
 func onEachBackend(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
@@ -92,7 +92,7 @@ func embedded(t *testing.T) backend {
 	return backend{url: "sqlite://" + path, db: kit.Embedded{Path: path}, dir: filepath.Join(dir, "data")}
 }
 
-// result is how a program ended.
+// result is the exit code and output of a program.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -143,7 +143,7 @@ type process struct {
 	done   chan struct{} // closed when it has ended
 }
 
-// start starts a program; it is killed at the end of the test if it is still there.
+// start starts a program; it is killed at the end of the test if it is still running.
 func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
 	return startWith(t, (*exec.Cmd).Start, name, filepath.Join(bin, program), args...)
@@ -193,8 +193,8 @@ func tail(s string, lines int) string {
 	return strings.Join(l[max(0, len(l)-lines):], "\n")
 }
 
-// eventually polls until f is true. The pause between two polls grows with what one takes: the programs that tests start to look at something
-// would leave a busy machine no time for what they look at.
+// eventually polls until f is true. The pause between two polls grows with the time that one takes. Otherwise, on a busy machine, the polling
+// programs would take all the time from the programs they observe.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); ; {
@@ -209,7 +209,7 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 	}
 }
 
-// open opens a backend in the test's own process. The start of a program that only looks takes up to 60 ms of processor time.
+// open opens a backend in the test's own process. Starting a program for a query would take up to 60 ms of processor time.
 func open(t *testing.T, b backend) (be *fencepost.Backend, closeIt func()) {
 	t.Helper()
 	be, err := fencepost.Open(t.Context(), b.url)
@@ -225,7 +225,7 @@ type heldLock struct {
 	PID  int
 }
 
-// heldLocks returns none while the server does not answer.
+// heldLocks returns the held locks, or none while the server does not answer.
 func heldLocks(t *testing.T, b backend) (locks []heldLock) {
 	t.Helper()
 	be, err := fencepost.Open(t.Context(), b.url)
@@ -286,7 +286,7 @@ func payloads(t *testing.T, b backend, typ string) [][]byte {
 	}
 }
 
-// says sees how a program ended, and that it said each of parts.
+// says checks the exit code of a program, and that its output contains each of parts.
 func says(t testing.TB, r result, code int, parts ...string) {
 	t.Helper()
 	if r.code != code {

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// step is something that happens to an estate: traffic, routine, or a disaster with what the operator does then.
+// step is an event in an estate: traffic, routine work, or a disaster with the operator's response.
 type step struct {
 	name string
-	// do returns false if it cannot happen to the estate as it is.
+	// do returns false if the step cannot happen in the current state of the estate.
 	do func(e *estate) bool
-	// disaster: not part of a quiet day.
+	// disaster means that the step is not part of normal operation.
 	disaster bool
 }
 
-// steps are all that can happen, as docs/operations.md describes it.
+// steps lists everything that can happen, as docs/operations.md describes it.
 var steps = []step{
 	{"publish", (*estate).publishSome, false},
 	{"publish delayed messages", (*estate).publishDelayed, false},
@@ -60,13 +60,13 @@ func (e *estate) publishSome() bool {
 	return true
 }
 
-// publishDelayed publishes messages that are due at once: the scheduler gives them their numbers.
+// publishDelayed publishes messages that are due at once, so that the scheduler assigns their numbers.
 func (e *estate) publishDelayed() bool {
 	e.publish(1+e.rng.IntN(10), "--at", "2026-01-01T00:00:00Z")
 	return true
 }
 
-// publishKilled begins a publish with --resume, and kills it somewhere.
+// publishKilled starts a publish with --resume, and kills it at a random point.
 func (e *estate) publishKilled() bool {
 	j := &journal{lines: e.lines(20 + e.rng.IntN(40))}
 	j.input, j.state = filepath.Join(e.root, "input-"+j.lines[0]), filepath.Join(e.root, "state-"+j.lines[0])
@@ -103,7 +103,7 @@ func (e *estate) resumeOne() bool {
 
 func (e *estate) drain() bool { e.serve(); return true }
 
-// drainKilled has a worker killed when it has appended something.
+// drainKilled kills a worker after it has appended something.
 func (e *estate) drainKilled() bool {
 	if len(e.owed) > 0 || len(e.look().pending) == 0 {
 		return false
@@ -122,7 +122,7 @@ func (e *estate) drainKilled() bool {
 	return true
 }
 
-// size is that of all files.
+// size returns the total size of the files.
 func (e *estate) size() (n int64) {
 	for _, path := range e.paths() {
 		if info, err := os.Stat(path); err == nil {
@@ -141,7 +141,7 @@ func (e *estate) compact() bool {
 	case 0:
 	case 3:
 		if !strings.Contains(r.stderr, "--accept-loss") {
-			return true // the next worker says it again, and is obeyed
+			return true // the next worker repeats the advice, which is then followed
 		}
 	default:
 		e.fatalf("compact: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -154,7 +154,7 @@ func (e *estate) backUpDatabase() bool {
 	in := e.look()
 	published := map[string]bool{}
 	known := []map[string]int{in.pending}
-	if !e.blind { // else it knows nothing of the files
+	if !e.blind { // a blind registry does not know of the files
 		known = append(known, in.file)
 	}
 	for _, where := range known {
@@ -182,7 +182,7 @@ func (e *estate) backUpFiles() bool {
 	return true
 }
 
-// copyFiles makes to a copy of the files in from, and of nothing else.
+// copyFiles makes the directory to an exact copy of the files in from.
 func (e *estate) copyFiles(from, to string) {
 	e.t.Helper()
 	e.must(os.RemoveAll(to))
@@ -232,7 +232,7 @@ func (e *estate) loseDatabase() bool {
 	return true
 }
 
-// losePart drops a collection of the database. Only that of the files is missed by anybody.
+// losePart drops a collection of the database. Only the loss of the files collection has consequences.
 func (e *estate) losePart() bool {
 	if len(e.owed) > 0 {
 		return false
@@ -253,8 +253,8 @@ func (e *estate) setBackFiles() bool {
 	return true
 }
 
-// setBackBoth goes back to a backup of everything, or to two of different times. Messages published after the older database was made are
-// lost, and the operator knows. Earlier ones are in the files, or in the database, or have to be reported.
+// setBackBoth restores a backup of everything, or two of different times. Messages published after the backup of the database are lost, and
+// the operator knows it. Earlier ones must be in the files, in the database, or be reported as missing.
 func (e *estate) setBackBoth() bool {
 	if len(e.databases) == 0 || len(e.files) == 0 || len(e.owed) > 0 {
 		return false
@@ -274,7 +274,7 @@ func (e *estate) setBackBoth() bool {
 	return true
 }
 
-// withTraffic lets f happen to the files, half of the time while a publisher goes on, until a worker has come to terms with it.
+// withTraffic calls f, which changes the files. Half of the time a publisher keeps publishing until a worker has drained the type again.
 func (e *estate) withTraffic(what string, f func()) {
 	e.t.Helper()
 	if e.rng.IntN(2) == 0 {
@@ -314,7 +314,7 @@ func (e *estate) withTraffic(what string, f func()) {
 	e.confirm(lines[:n])
 }
 
-// loseNewest removes the file that is written to.
+// loseNewest removes the file that workers append to.
 func (e *estate) loseNewest() bool {
 	paths := e.paths()
 	if len(paths) == 0 || e.blind {
@@ -332,15 +332,14 @@ func (e *estate) loseFiles() bool {
 	return true
 }
 
-// setBackPublisher puts the state of a publish back to one that it had before, as the snapshot of a virtual machine does, and
-// goes on from there.
+// setBackPublisher restores an earlier state of a publish, as a snapshot of a virtual machine does, and resumes from there.
 func (e *estate) setBackPublisher() bool {
 	if len(e.journals) == 0 {
 		return false
 	}
 	j := e.journals[e.rng.IntN(len(e.journals))]
 	state, err := os.ReadFile(j.state)
-	if err != nil { // killed before it had one
+	if err != nil { // killed before it had a state
 		return false
 	}
 	e.resume(j)
@@ -364,13 +363,13 @@ func (e *estate) moveFiles() bool {
 	return true
 }
 
-// newDir names a new directory for the files.
+// newDir chooses a new directory for the files.
 func (e *estate) newDir() {
 	e.dirs++
 	e.dir = filepath.Join(e.root, fmt.Sprintf("data-%d", e.dirs))
 }
 
-// refusedIn sees that no worker serves the type from a directory where its files are not.
+// refusedIn checks that no worker serves the type from a directory that no longer contains its files.
 func (e *estate) refusedIn(dir string) {
 	e.t.Helper()
 	e.publish(1)
@@ -379,7 +378,7 @@ func (e *estate) refusedIn(dir string) {
 	}
 }
 
-// cloneFiles goes on with a copy of the directory. A worker that still has the original is refused.
+// cloneFiles continues with a copy of the directory. A worker that still uses the original is refused.
 func (e *estate) cloneFiles() bool {
 	if len(e.look().file) == 0 || len(e.owed) > 0 || e.blind {
 		return false

@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// programs is where the programs were built.
+// programs is the directory of the built programs.
 var programs string
 
 var (
-	sequences = flag.Int("sequences", 2, "play so many random sequences on each backend")
+	sequences = flag.Int("sequences", 2, "number of random sequences on each backend")
 	firstSeed = flag.Uint64("first", 1, "seed of the first one")
 	length    = flag.Int("length", 25, "steps of each")
-	record    = flag.String("record", "", "write what was played to this file, as a page")
+	record    = flag.String("record", "", "write a page about the played sequences to this file")
 )
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func onEachBackend(t *testing.T, seed uint64, f func(t *testing.T, e *estate)) {
 	})
 }
 
-// runbooks are the situations of docs/operations.md, each as the steps that lead to it and out of it.
+// runbooks lists the situations of docs/operations.md, each as the steps that lead into it and out of it.
 var runbooks = []struct {
 	name  string
 	steps []string
@@ -107,7 +107,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// play does a step, and checks the promise after it.
+// play does a step, and checks the guarantee after it.
 func (e *estate) play(s step) bool {
 	e.t.Helper()
 	if !s.do(e) {
@@ -118,7 +118,7 @@ func (e *estate) play(s step) bool {
 	return true
 }
 
-// TestRandomDisasters plays random sequences of steps. A failure tells all of them; the seed makes the same plan again.
+// TestRandomDisasters plays random sequences of steps. A failure prints all of them; the same seed plays the same plan.
 func TestRandomDisasters(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+uint64(*sequences); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

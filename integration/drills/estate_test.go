@@ -30,33 +30,33 @@ const (
 	patient = 4 * time.Minute // an upper bound for one program's run on a machine that is busy with other tests
 )
 
-// estate is what an operator looks after: a database, a directory of files, and what publishes and drains.
+// estate is everything an operator looks after: a database, a directory of files, and the programs that publish and drain.
 type estate struct {
 	t    testing.TB
 	rng  *rand.Rand
 	url  string
 	db   kit.Database
 	root string // everything of this estate on disk
-	dir  string // of the files, below root
+	dir  string // directory of the files, below root
 
 	made      int               // messages so far; each has its number as payload
-	confirmed map[string]bool   // the programs said that they are stored
-	missing   map[string]string // a command, or the operator's own loss of the database, accounts for them; why
-	owed      map[string]bool   // gone, and no command has said so yet: the type has to be refused
+	confirmed map[string]bool   // the programs confirmed them
+	missing   map[string]string // accounted for by a command, or by the operator's own loss of the database; the reason
+	owed      map[string]bool   // gone, but no command has reported it yet: the type must be refused
 	blind     bool              // the registry is older than the files, or gone, until a worker has opened them
-	dirs      int               // directories that e.dir has been
+	dirs      int               // number of directories that e.dir has had
 
 	databases []databaseBackup
 	files     []string // directories with a copy each
 	journals  []*journal
 
 	played map[string]int // steps, by name
-	story  []string       // what has happened, for a failure
+	story  []string       // all events so far, for a failure
 }
 
 type databaseBackup struct {
 	restore   func() error
-	published map[string]bool // what was in it, or in the files that it knew of
+	published map[string]bool // messages in it, or in the files that it knew of
 }
 
 // journal is a publish with --resume that may have been interrupted.
@@ -65,7 +65,7 @@ type journal struct {
 	lines        []string
 }
 
-// inventory is where messages are, by payload.
+// inventory records where messages are, by payload.
 type inventory struct {
 	file    map[string]int
 	pending map[string]int // in the queue, delayed ones included
@@ -81,12 +81,12 @@ func newEstate(t testing.TB, seed uint64, url string, db kit.Database) *estate {
 	return e
 }
 
-// logf adds a line to the story that a failure tells.
+// logf adds a line to the story, which a failure prints.
 func (e *estate) logf(format string, args ...any) {
 	e.story = append(e.story, fmt.Sprintf(format, args...))
 }
 
-// fatalf ends the drill, with everything that has happened.
+// fatalf ends the drill and prints the story.
 func (e *estate) fatalf(format string, args ...any) {
 	e.t.Helper()
 	e.t.Fatalf("%s\n\nwhat has happened:\n%s", fmt.Sprintf(format, args...), strings.Join(e.story, "\n"))
@@ -137,7 +137,7 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// mustRun is run of what has to end with exit code 0.
+// mustRun is run that expects exit code 0.
 func (e *estate) mustRun(program string, args ...string) result {
 	e.t.Helper()
 	r := e.run(program, args...)
@@ -156,7 +156,7 @@ func (e *estate) lines(n int) (lines []string) {
 	return lines
 }
 
-// publish publishes n messages, which are confirmed then. Some are large, so that files reach their size limit.
+// publish publishes n messages and records them as confirmed. Some are large, so that files reach their size limit.
 func (e *estate) publish(n int, flags ...string) {
 	e.t.Helper()
 	lines := e.lines(n)
@@ -176,7 +176,7 @@ func (e *estate) publish(n int, flags ...string) {
 
 var padding = strings.Repeat(".", 400_000)
 
-// message is a payload without its padding.
+// message returns a payload without its padding.
 func message[T string | []byte](payload T) string { return strings.TrimRight(string(payload), ".") }
 
 func (e *estate) confirm(lines []string) {
@@ -204,7 +204,7 @@ func (e *estate) start(stdin io.Reader, program string, args ...string) *began {
 	return p
 }
 
-// end waits for the end, after a signal if there is one.
+// end sends a signal, unless it is 0, and waits until the program has ended.
 func (p *began) end(s syscall.Signal) result {
 	p.e.t.Helper()
 	if s != 0 {
@@ -230,7 +230,7 @@ func (e *estate) eventually(what string, f func() bool) {
 	}
 }
 
-// look takes stock, with the library and with nothing that writes.
+// look takes an inventory with the library, without writing anything.
 func (e *estate) look() inventory {
 	e.t.Helper()
 	in := inventory{map[string]int{}, map[string]int{}, map[string][]queue.ID{}}
@@ -297,7 +297,7 @@ func (e *estate) readFiles() []string {
 	if len(paths) == 0 {
 		return nil
 	}
-	// The commands that an operator is sent to have to report what is missing; here only what can be read counts.
+	// Other commands have to report what is missing; here only the readable messages count.
 	r := e.command(context.Background(), "fencepost", append([]string{"cat", "--salvage"}, paths...)...)
 	out, err := r.Output()
 	var exit *exec.ExitError
@@ -311,7 +311,7 @@ func (e *estate) readFiles() []string {
 	return messages
 }
 
-// keep checks the promise.
+// keep checks the guarantee.
 func (e *estate) keep(after string) {
 	e.t.Helper()
 	in := e.look()
@@ -336,8 +336,8 @@ func (e *estate) keep(after string) {
 	}
 }
 
-// change does something to the database or the files while nothing runs. Messages that were only in the database, and are gone, were
-// lost by the operator, who knows; acknowledged ones that are gone from the files, a command has to report.
+// change changes the database or the files while no program is draining. Messages that were only in the database and are gone count as
+// knowingly lost by the operator. Acknowledged messages that are gone from the files must be reported by a command.
 func (e *estate) change(what string, f func()) {
 	e.t.Helper()
 	e.logf("# %s", what)
@@ -372,11 +372,11 @@ func (e *estate) change(what string, f func()) {
 	}
 }
 
-// serve drains the type. A refusal is obeyed, to the letter.
+// serve drains the type. It follows the advice of a refusal to the letter.
 func (e *estate) serve() {
 	e.t.Helper()
 	if len(e.owed) > 0 {
-		e.publish(1) // a worker that has nothing to do does not look at the file; doctor does, see keep
+		e.publish(1) // a worker that has nothing to do does not open the file; doctor does, see keep
 	}
 	for range 5 {
 		args := []string{"--type", typ, "--dir", e.dir, "--until-empty", "--gap-timeout", "200ms", "--log-format", "json"}
@@ -386,7 +386,7 @@ func (e *estate) serve() {
 		r := e.run("worker", args...)
 		switch r.code {
 		case 0:
-			if !strings.Contains(r.stderr, `"sessions":0,`) { // one that had nothing to do has not looked
+			if !strings.Contains(r.stderr, `"sessions":0,`) { // one without a session has not opened the file
 				e.blind = false
 			}
 			if len(e.owed) > 0 {
@@ -408,13 +408,13 @@ var (
 	lostCount = regexp.MustCompile(`([\d,]+) (?:(?:records of type \S+ )?are )?lost`)
 )
 
-// obey does what the last line of a refusal says.
+// obey follows the advice in the last line of a refusal.
 func (e *estate) obey(refusal string) {
 	e.t.Helper()
 	refusal = lastLine(refusal)
 	m := advice.FindStringSubmatch(refusal)
 	if m == nil {
-		e.fatalf("the refusal names nothing that can be done:\n%s", refusal)
+		e.fatalf("the refusal gives no advice:\n%s", refusal)
 	}
 	path := m[2]
 	if path == "" {
@@ -427,7 +427,7 @@ func (e *estate) obey(refusal string) {
 	e.acceptLoss(path)
 }
 
-// acceptLoss gives up what is gone. It has to say how many messages that are.
+// acceptLoss gives up the missing messages. Repair must report how many they are.
 func (e *estate) acceptLoss(path string) {
 	e.t.Helper()
 	if path == "" {
@@ -456,7 +456,7 @@ func (e *estate) acceptLoss(path string) {
 	clear(e.owed)
 }
 
-// settle deals with dead letters as docs/operations.md says: it removes those whose message is in the file, and publishes the others again.
+// settle handles dead letters as docs/operations.md says: it removes those whose message is in the file, and requeues the others.
 func (e *estate) settle() {
 	e.t.Helper()
 	in := e.look()
@@ -472,7 +472,7 @@ func (e *estate) settle() {
 	}
 }
 
-// finish ends every drill: interrupted publishes go on, all is drained, and everything that checks is content.
+// finish ends a drill: it resumes interrupted publishes, drains the type, and expects that every check succeeds.
 func (e *estate) finish() {
 	e.t.Helper()
 	for _, j := range e.journals {
@@ -491,7 +491,7 @@ func (e *estate) finish() {
 	e.mustRun("fencepost", "doctor", "--dir", e.dir)
 }
 
-// resume lets an interrupted publish go on to its end.
+// resume runs an interrupted publish to its end.
 func (e *estate) resume(j *journal) {
 	e.t.Helper()
 	e.mustRun("producer", "publish", "--quiet", "--type", typ, "--resume", j.state, j.input)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// outcome is what one random sequence has shown.
+// outcome is the result of one random sequence.
 type outcome struct {
 	backend string
 	failed  bool
 	steps   map[string]int
 	made    int // messages
-	missing int // of them, accounted for by the operator or a command
+	missing int // messages that are missing and accounted for by the operator or a command
 }
 
 var outcomes struct {
@@ -24,7 +24,7 @@ var outcomes struct {
 	all []outcome
 }
 
-// note remembers how a sequence ended.
+// note records how a sequence ended.
 func (e *estate) note(t *testing.T, backend string) {
 	outcomes.Lock()
 	defer outcomes.Unlock()

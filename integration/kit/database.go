@@ -11,13 +11,13 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// Database is a backend as an operator handles it. No program may be running meanwhile.
+// Database is an operator's access to a backend. No program may be running meanwhile.
 type Database interface {
-	// BackUp returns what puts the database back to what it is now.
+	// BackUp returns a function that restores the current state of the database.
 	BackUp() (restore func() error, err error)
-	// Empty makes it a new one.
+	// Empty makes it like a new database.
 	Empty() error
-	// Drop removes one part of it: locks, files, types, workers or marks.
+	// Drop removes one part of it: locks, files, types, workers, marks or notifications.
 	Drop(part string) error
 }
 
@@ -26,7 +26,7 @@ type Embedded struct{ Path string }
 
 func (d Embedded) BackUp() (restore func() error, err error) {
 	saved := map[string][]byte{}
-	for _, suffix := range []string{"", "-wal"} { // a killed process leaves the second
+	for _, suffix := range []string{"", "-wal"} { // a killed process leaves the second one
 		data, err := os.ReadFile(d.Path + suffix)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -108,7 +108,7 @@ func (d Server) BackUp() (restore func() error, err error) {
 	}, nil
 }
 
-// Empty removes what is in the collections, and leaves their indexes: a restore brings them, too.
+// Empty removes the documents of all collections, and keeps the indexes, as a restore would bring them back, too.
 func (d Server) Empty() error {
 	ctx := context.Background()
 	names, err := d.ListCollectionNames(ctx, bson.D{})

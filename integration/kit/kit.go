@@ -1,4 +1,4 @@
-// Package kit has the shared parts of the suites that run the real programs: the programs, their environment, their output, and an
+// Package kit contains the shared parts of the suites that run the real programs: the programs, their environment, their output, and an
 // operator's access to their database. Only tests and test programs import it.
 package kit
 
@@ -19,7 +19,7 @@ func Build(dir string, race bool) error {
 	if race {
 		args = append(args, "-race")
 	} else {
-		env = append(env, "CGO_ENABLED=0") // as the image has them: a Node has no C library
+		env = append(env, "CGO_ENABLED=0") // as in the image: a Node has no C library
 	}
 	const cmd = "github.com/fencepost/fencepost/cmd/"
 	build := exec.Command("go", append(args, cmd+"worker", cmd+"producer", cmd+"fencepost")...)
@@ -30,17 +30,17 @@ func Build(dir string, race bool) error {
 	return nil
 }
 
-// Env is the environment of programs under test: without the settings of whoever runs the tests.
+// Env returns the environment of programs under test, without the settings of the user who runs the tests.
 func Env() []string {
-	// A program with the race detector sleeps for a second before it exits, to see races of what still runs: with hundreds of programs
-	// that is most of the time.
+	// A program with the race detector sleeps for a second before it exits, to see races of goroutines that still run. With hundreds of
+	// programs that would be most of the time.
 	env := []string{"GORACE=atexit_sleep_ms=0"}
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "FENCEPOST_") && !strings.HasPrefix(e, "AWS_") {
 			env = append(env, e)
 		}
 	}
-	// The tests' temporary directory may be a container's own layer. Stores of tests take any key.
+	// The tests' temporary directory may be the writable layer of a container. Test stores accept any key.
 	return append(env, "FENCEPOST_ALLOW_OVERLAY=true", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=true",
 		"AWS_CONFIG_FILE=/nonexistent", "AWS_SHARED_CREDENTIALS_FILE=/nonexistent")
 }

@@ -19,27 +19,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is a host that shares nothing with the others, on one machine:
+// Node is a simulated host on this machine that shares nothing with other nodes:
 //
-//   - a network namespace with one interface, which leads to an address of this machine and nowhere else;
-//   - a file system of its own in memory, with the programs that it was given, and nothing else but what [Node.Mount] puts there;
-//   - a host name, process numbers and shared memory of its own. There is no /proc.
+//   - a network namespace with one interface, which leads only to an address of this machine;
+//   - its own file system in memory, which contains only the programs given to it and the mounts of [Node.Mount];
+//   - its own host name, process numbers and shared memory. There is no /proc.
 //
-// It stays when its programs end, as a host does that is switched off and on. It takes root and ip(8).
+// It remains when its programs end, like a host that is switched off and on. It requires root and ip(8).
 type Node struct {
 	name, veth string
 	root       string // directory
 	mounts     []string
 	forwards   []net.Listener
 
-	// Here is this machine's address as the node sees it; nothing else can be reached.
+	// Here is this machine's address as the node sees it; no other address is reachable.
 	Here string
 
 	mu      sync.Mutex
-	unplugs int // that were not undone
+	unplugs int // calls of Unplug that Plug has not undone
 }
 
-// CanHaveNodes says why there can be no nodes; nil if there can.
+// CanHaveNodes returns nil if nodes can be created, or else an error that says why not.
 func CanHaveNodes() error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces take root")
@@ -51,7 +51,7 @@ func CanHaveNodes() error {
 	return n.Remove()
 }
 
-// NewNode makes a host with the programs of a directory at /bin; "": none.
+// NewNode creates a node with the programs of a directory at /bin; "" means none.
 func NewNode(host, programs string) (n *Node, err error) {
 	n = &Node{name: host}
 	n.veth = "fp" + strings.ToLower(rand.Text()[:10])
@@ -101,8 +101,8 @@ func ip(command string) error {
 	return nil
 }
 
-// freeSubnet returns two addresses of a network of four of 198.18.0.0/15, which RFC 2544 keeps for tests of devices. None of them is
-// an address of this machine yet.
+// freeSubnet returns two addresses of an unused network of four addresses in 198.18.0.0/15, which RFC 2544 reserves for device
+// tests.
 func freeSubnet() (here, there string, err error) {
 	taken, err := net.InterfaceAddrs()
 	if err != nil {
@@ -121,7 +121,7 @@ func freeSubnet() (here, there string, err error) {
 	return "", "", errors.New("no network is free in 198.18.0.0/15")
 }
 
-// Mount puts a directory of this machine into the node's file system, at the same path.
+// Mount mounts a directory of this machine in the node's file system, at the same path.
 func (n *Node) Mount(dir string) error { return n.mount(dir, dir) }
 
 func (n *Node) mount(from, to string) error {
@@ -136,8 +136,8 @@ func (n *Node) mount(from, to string) error {
 	return nil
 }
 
-// ReadOnly lets the node only read a directory that was put there, or write to it again. While a file is open for writing the kernel
-// refuses that, with EBUSY.
+// ReadOnly makes a mounted directory read-only for the node, or writable again. While a file in it is open for writing, the kernel refuses
+// to make it read-only, with EBUSY.
 func (n *Node) ReadOnly(dir string, readOnly bool) error {
 	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND)
 	if readOnly {
@@ -146,11 +146,11 @@ func (n *Node) ReadOnly(dir string, readOnly bool) error {
 	return unix.Mount("", filepath.Join(n.root, dir), "", flags, "")
 }
 
-// Start starts a command in the node. Its path is one of the node's.
+// Start starts a command in the node. Its path is a path of the node's file system.
 func (n *Node) Start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
-		// The thread is in the node now, so nobody else may use it: it ends with its goroutine.
+		// The thread is in the node now, so no other goroutine may use it: it ends with this goroutine.
 		runtime.LockOSThread()
 		started <- n.start(cmd)
 	}()
@@ -180,7 +180,7 @@ func (n *Node) start(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Forward lets the node reach a server of this machine, at the address that it returns.
+// Forward makes a server of this machine reachable from the node, at the returned address.
 func (n *Node) Forward(target string) (address string, err error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(n.Here, "0"))
 	if err != nil {
@@ -200,7 +200,7 @@ func (n *Node) Forward(target string) (address string, err error) {
 			}
 			for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 				go func() {
-					_, _ = io.Copy(way[0], way[1]) // however it ends, so does the connection
+					_, _ = io.Copy(way[0], way[1]) // the connection ends in any case
 					from.Close()
 					to.Close()
 				}()
@@ -210,8 +210,8 @@ func (n *Node) Forward(target string) (address string, err error) {
 	return ln.Addr().String(), nil
 }
 
-// Unplug takes the node off the network: what it sends is lost, and so is what is sent to it. Nobody is told. As often as it was done
-// Plug undoes it.
+// Unplug disconnects the node from the network: packets from and to it are lost without notice. Every call needs a call of Plug to undo
+// it.
 func (n *Node) Unplug() error { return n.plug(+1) }
 
 // Plug undoes Unplug.
@@ -243,7 +243,7 @@ func (n *Node) Remove() (err error) {
 		err = errors.Join(err, os.Remove(n.root))
 	}
 	if _, serr := os.Stat("/run/netns/" + n.veth); serr == nil {
-		err = errors.Join(err, ip("netns del "+n.veth)) // the interface goes with it
+		err = errors.Join(err, ip("netns del "+n.veth)) // removes the interface, too
 	}
 	return err
 }

@@ -7,12 +7,12 @@ import (
 	"os/exec"
 )
 
-// Node is a host that shares nothing with the others; there are none on this system.
+// Node is a simulated host that shares nothing with other nodes. It is not supported on this system.
 type Node struct{ Here string }
 
 var errNoNodes = errors.New("network namespaces are Linux's")
 
-// CanHaveNodes says why there can be no nodes.
+// CanHaveNodes returns an error that says why nodes cannot be created.
 func CanHaveNodes() error { return errNoNodes }
 
 func NewNode(string, string) (*Node, error) { return nil, errNoNodes }

@@ -21,32 +21,32 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// EnvGateway names the program versitygw, unless it is in PATH: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+// EnvGateway is the environment variable with the path of versitygw, needed if it is not in PATH: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 const EnvGateway = "FENCEPOST_TEST_S3GATEWAY"
 
 const (
 	bucket    = "files"
-	accessKey = "test" // and the secret: what Env says
+	accessKey = "test" // also the secret, as in Env
 )
 
-// Objects is an object store that speaks the protocol of S3, with two ways to it, and a bucket in it.
+// Objects is an object store with the S3 protocol, two addresses, and one bucket.
 type Objects struct {
-	What    string   // a sentence about what it is
+	What    string   // description of the store
 	Targets []string // host:port
 
 	mu       sync.Mutex
-	gateways []*exec.Cmd // nil: the store is a part of this program
+	gateways []*exec.Cmd // nil: the store is part of this program
 	start    func(i int) (*exec.Cmd, error)
 	closing  []func()
 }
 
-// Address returns the address of the store by way of a target, or of what leads to one.
+// Address returns the URL of the store at a target, or at a proxy to one.
 func (o *Objects) Address(target string) string {
 	return "s3://" + bucket + "/chaos?endpoint=http://" + target + "&path-style=true"
 }
 
-// StartObjects starts two gateways of versitygw onto one directory; what they say is kept in dir. Without that program the store is one in memory, which
-// answers at two addresses.
+// StartObjects starts two versitygw gateways to one directory, and keeps their output in dir. Without that program the store is in memory, and answers at
+// two addresses.
 func StartObjects(ctx context.Context, dir string) (o *Objects, err error) {
 	program := os.Getenv(EnvGateway)
 	if program == "" {
@@ -60,7 +60,7 @@ func StartObjects(ctx context.Context, dir string) (o *Objects, err error) {
 			o.Close()
 		}
 	}()
-	// Not below dir: a process that names it is one that a run has left behind.
+	// Not below dir: a process whose command line names dir counts as left behind by a run.
 	data, err := os.MkdirTemp("", "fencepost-chaos-objects-")
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func StartObjects(ctx context.Context, dir string) (o *Objects, err error) {
 	return o, o.createBucket(ctx)
 }
 
-// createBucket creates the bucket, as soon as there is an answer.
+// createBucket creates the bucket as soon as a gateway answers.
 func (o *Objects) createBucket(ctx context.Context) error {
 	client := s3.New(s3.Options{
 		Region: "us-east-1", UsePathStyle: true, BaseEndpoint: aws.String("http://" + o.Targets[0]),
@@ -136,10 +136,10 @@ func startFake() (*Objects, error) {
 	return o, nil
 }
 
-// CanFail tells whether the ways to the store are processes, for Kill and Freeze.
+// CanFail reports whether the gateways are processes, so that Kill and Freeze work.
 func (o *Objects) CanFail() bool { return o.gateways != nil }
 
-// Kill kills a gateway; the function that it returns starts it again.
+// Kill kills a gateway; the returned function starts it again.
 func (o *Objects) Kill(i int) (again func() error, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -165,7 +165,7 @@ func (o *Objects) end(gateway *exec.Cmd) error {
 	return nil
 }
 
-// Freeze lets a gateway stand still; the function that it returns lets it go on.
+// Freeze stops a gateway; the returned function resumes it.
 func (o *Objects) Freeze(i int) (thaw func() error, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

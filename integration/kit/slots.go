@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// CopySlots copies the slots of a generation of a type's file into the directory to.slots, and makes the file to of them, one behind the
-// other in the order of their names. That is all that FORMAT.md asks of a reader. fs.ErrNotExist: there is no such generation.
+// CopySlots copies the slots of a generation of a type's file into the directory to.slots, and concatenates them, in the order of their
+// names, into the file to. FORMAT.md requires nothing more of a reader. The error is fs.ErrNotExist if there is no such generation.
 func CopySlots(ctx context.Context, s slots.Store, typ string, generation uint64, to string) error {
 	nonce, err := s.Read(ctx, fmt.Sprintf("%s/generations/%08d", typ, generation))
 	if err != nil {

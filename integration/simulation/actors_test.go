@@ -19,13 +19,13 @@ import (
 
 var eio error = syscall.EIO
 
-// underMutex are the calls that a writer of package storage makes while it holds a mutex that another goroutine may want. The bubble's
-// time stands still as long as anybody waits for a mutex, so nobody may wait for time then, unless the runtime was told better.
+// underMutex reports whether a writer of package storage makes this call while it holds a mutex that another goroutine may want. The
+// bubble's time does not advance while a goroutine waits for a mutex, so no goroutine may wait for time then, unless the runtime is patched.
 func underMutex(op storagetest.Op) bool {
 	return !patched && (op == storagetest.OpAppend || op == storagetest.OpFileStat || op == storagetest.OpClose)
 }
 
-// message is what a producer has in mind to publish, and what became of it.
+// message is a message that a producer is to publish, and its result.
 type message struct {
 	queue.Message
 	producer string // the process
@@ -36,7 +36,7 @@ type message struct {
 	safe     bool // when the queue is set back: it was confirmed before the backup, or is published after the restore
 }
 
-// script is what a producer publishes, call by call, over all its lives.
+// script returns the messages that a producer publishes over all its lives, call by call.
 func (w *world) script(slot int) (calls [][]*message) {
 	d := newDice(w.seed, number("script"), uint64(slot))
 	for call := range w.calls {
@@ -66,7 +66,7 @@ func (w *world) script(slot int) (calls [][]*message) {
 	return calls
 }
 
-// produce publishes a script. A producer that is killed starts again behind the call that it was killed in.
+// produce publishes a script. A killed producer restarts after the call in which it was killed.
 func (w *world) produce(slot int) {
 	script := w.script(slot)
 	for life := 0; len(script) > 0; life++ {
@@ -95,7 +95,7 @@ func (w *world) produce(slot int) {
 	}
 }
 
-// publish makes one call, and notes its outcomes.
+// publish makes one call, and records its results.
 func (p *process) publish(pub *queue.Publisher, msgs []*message) {
 	w := p.w
 	call := make([]queue.Message, len(msgs))
@@ -126,7 +126,7 @@ func brief(payload []byte) string {
 	return string(bytes.TrimRight(payload[:min(len(payload), 40)], " "))
 }
 
-// running is a worker's pool.
+// running is a worker with its pool.
 type running struct {
 	*process
 	pool *worker.Pool
@@ -136,13 +136,13 @@ type running struct {
 
 var errBad = errors.New("refused by the filter")
 
-// config is that of a worker.
+// config returns the configuration of a worker.
 func (p *process) config(locker *lock.Locker) worker.Config {
 	w := p.w
 	cfg := worker.Config{Queue: p.open(), Locker: locker, Types: w.types, Lease: w.lease, Batch: w.batch, Prefetch: w.prefetch,
 		MaxTypes: w.maxTypes, IdleTimeout: w.idle, OnError: worker.DeadLetter}
 	if w.handlers {
-		cfg.To, cfg.MaxAttempts = worker.Handling{Handler: p.handler()}, 1_000_000 // only what is bad for good is put aside
+		cfg.To, cfg.MaxAttempts = worker.Handling{Handler: p.handler()}, 1_000_000 // only a permanent error puts a message aside
 	} else {
 		files := worker.Files{Dir: w.dir()}
 		files.Storage = storage.Options{FS: p.files(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: p.host(), PID: int(p.id & 0xffff)}}
@@ -158,13 +158,13 @@ func (p *process) config(locker *lock.Locker) worker.Config {
 		cfg.To = files
 	}
 	if w.trace != nil {
-		log := zerolog.New(tracer{p}) // a prettier one would iterate over maps, and so take dice from the bubble
+		log := zerolog.New(tracer{p}) // a prettier logger would iterate over maps, and so consume random choices of the bubble
 		cfg.Logger = &log
 	}
 	return cfg
 }
 
-// compact writes a type's newest file anew, as fencepost compact and repair do, and dies at any step as a worker does.
+// compact rewrites a type's newest file, as fencepost compact and repair do. Like a worker, it may die at any step.
 func (w *world) compact(ctx context.Context, typ string, life int, wait time.Duration, repair bool) {
 	p := w.spawn("worker", 7, life)
 	defer p.cancel()
@@ -206,14 +206,14 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 		r.err = pool.Run(p.ctx)
 		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
 		defer cancel()
-		_ = locker.Close(ctx) // what it could not release frees itself
+		_ = locker.Close(ctx) // locks it could not release expire
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		s := pool.Stats()
 		w.seen.Sessions += int(s.Sessions)
 		w.seen.SessionsLost += int(s.Lost)
 		if s.Gaps > 0 && !w.disasters {
-			w.failures = append(w.failures, fmt.Sprintf("%s declared %d gaps, and nobody has deleted messages", p.name, s.Gaps))
+			w.failures = append(w.failures, fmt.Sprintf("%s declared %d gaps, although no messages were deleted", p.name, s.Gaps))
 		}
 		w.tellLocked(fmt.Sprintf("%s has ended: %v", p.name, r.err))
 	}()
@@ -229,7 +229,7 @@ func (t tracer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// replica keeps a worker running until the end: it is stopped now and then, and started again when it has died.
+// replica keeps a worker running until the end. The worker is stopped now and then, and restarted when it has ended.
 func (w *world) replica(slot int, end <-chan struct{}) {
 	for life := 0; ; life++ {
 		r := w.start(slot, life, false)
@@ -326,7 +326,7 @@ func (w *world) play() {
 				w.failf("drained in calm weather: %v", err)
 				break
 			}
-			// Messages that became due while they were ending may have been promoted, and not drained.
+			// Messages that became due while the workers were ending may have been promoted, but not drained.
 			if n := w.left(); n > 0 && w.delayed == 0 {
 				w.failf("two workers with UntilEmpty have ended, and %d messages are left", n)
 				break
@@ -340,7 +340,7 @@ func (w *world) play() {
 			told := w.told
 			w.told = false
 			w.mu.Unlock()
-			if told { // by one that slept through the disaster
+			if told { // a worker that slept through the disaster has reported damage
 				w.mendFiles()
 			}
 		}
@@ -352,7 +352,7 @@ func (w *world) play() {
 		workers.Wait()
 	}
 	if w.disasters {
-		w.mendFiles() // a holder of the file all the time has noticed nothing
+		w.mendFiles() // a worker that held the file all the time has not noticed the damage
 	}
 	w.mu.Lock()
 	for _, p := range w.processes {
@@ -360,20 +360,20 @@ func (w *world) play() {
 	}
 	w.mu.Unlock()
 	w.locks.Stop()
-	time.Sleep(time.Minute) // calls that nobody waits for any more end
+	time.Sleep(time.Minute) // lets abandoned calls end
 	w.seen.Virtual = w.now()
 }
 
-// recoverWithin is how long it may take from calm weather to an empty queue: a lease and what its observer adds, the longest pause
-// of a session that failed, the time until a worker reads everything again, and delayed messages that become due; with a store a request
-// without an answer, and one way to it and back after the other.
+// recoverWithin returns how long it may take from calm weather to an empty queue: a lease and the observer's margin, the longest pause
+// after a failed session, the time until a worker reads everything again, and the time until delayed messages become due; with a store,
+// also a request without an answer, and many sequential round trips.
 func (w *world) recoverWithin() time.Duration {
 	within := w.lease + w.lease/16 + w.lease/16 + 250*time.Millisecond + 30*time.Second + 30*time.Second + 20*time.Second
 	if w.slots {
 		within += 20 * time.Second
 	}
 	if w.disasters {
-		within += 2 * time.Minute // what is missing may be a producer's latest messages: a gap for each
+		within += 2 * time.Minute // a producer's latest messages may be missing: a gap timeout for each
 	}
 	return within
 }
@@ -396,7 +396,7 @@ func (w *world) calmDown() {
 	}
 }
 
-// left counts what is not drained.
+// left counts the messages that are not drained.
 func (w *world) left() int {
 	n := w.waiting()
 	for _, typ := range w.types {

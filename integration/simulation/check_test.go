@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// firstToken is the least that is granted (package lock: minToken).
+// firstToken is the least token that is granted (package lock: minToken).
 const firstToken = 1 << 40
 
 // lockRules watches the writes of the lock store, in their order.
@@ -24,12 +24,12 @@ type lockRules struct {
 }
 
 type lockState struct {
-	token   int64 // the greatest
+	token   int64 // the greatest so far
 	holder  *lock.Hold
 	written time.Duration // when the holder's record last changed
 }
 
-// saw checks one write: a lock changes hands only after its record has stood still for the holder's whole lease, and tokens grow.
+// saw checks one write: a lock changes hands only after its record has not changed for the holder's whole lease, and tokens grow.
 func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 	if after.Name == hall || after.Name == desk { // see world.enter
 		return
@@ -41,7 +41,7 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 	}
 	now := l.w.now()
 	switch op {
-	case "": // an operator's hand: what is deleted begins anew above, what is restored goes back
+	case "": // an edit by an operator: a deleted record starts anew above, a restored one goes back
 		if after.Version != (lock.Version{}) {
 			s.token = after.Token
 		}
@@ -49,7 +49,7 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 		l.w.mu.Lock()
 		l.w.seen.Takeovers++
 		l.w.mu.Unlock()
-		// A process knows of its own holds whether they are over.
+		// A process knows whether its own holds have ended.
 		if s.holder != nil && now-s.written < s.holder.Lease && s.holder.Owner.Instance != after.Hold.Owner.Instance {
 			l.w.failf("lock %s was taken over from %s %v after its last renewal, and its lease is %v", after.Name, s.holder.Owner.Instance, now-s.written, s.holder.Lease)
 		}
@@ -79,7 +79,7 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 	}
 }
 
-// check looks at what is left at the end. First it makes sure that nothing depends on unsynced data.
+// check checks the final state. First it makes sure that nothing depends on unsynced data.
 func (w *world) check() {
 	if w.slots {
 		w.deliver()
@@ -93,13 +93,13 @@ func (w *world) check() {
 	}
 }
 
-// place is where a message was found.
+// place is the position at which a message was found.
 type place struct {
 	index uint64
 	kind  storage.Kind
 }
 
-// contents is what the files of a type hold.
+// contents describes the content of a type's files.
 type contents struct {
 	next     uint64
 	epoch    uint64
@@ -107,7 +107,7 @@ type contents struct {
 	ids      map[queue.ID]place
 	lost     map[uint64]bool // indexes of records that a repair gave up
 	passed   bool            // the file is not the newest, and a disaster may have damaged it
-	unread   bool            // such a file had more than can be read …
+	unread   bool            // such a file had more records than can be read …
 	from     uint64          // … from this index on
 }
 
@@ -141,7 +141,7 @@ func (w *world) checkType(typ string) {
 	known := map[string]bool{}
 	type keyed struct{ stored, found int }
 	keys := map[string]*keyed{}
-	missing := 0                // of those that were confirmed, behind a disaster
+	missing := 0                // confirmed messages that are missing after a disaster
 	last := map[string]uint64{} // per producer: the index of its last confirmed message, plus one
 	for _, m := range w.sent {
 		if m.Type != typ {
@@ -171,7 +171,7 @@ func (w *world) checkType(typ string) {
 			sort = "message with " + m.key
 		case m.delay > 0:
 			sort = "delayed message"
-			if w.restored && buried > 0 { // its number was in use
+			if w.restored && buried > 0 { // its number was already in use
 				want, wantDead = 0, 1
 			}
 		}
@@ -187,7 +187,7 @@ func (w *world) checkType(typ string) {
 		}
 		if stored && m.delay == 0 && m.key == "" && !m.bad && found == 1 {
 			producer := m.producer
-			if w.disasters { // a gap holds up one number of a producer, and not the next one
+			if w.disasters { // a gap delays one number of a producer, and not the next one
 				producer = fmt.Sprint(producer, m.result.ID.Producer())
 			}
 			if at := c.payloads[payload][0].index + 1; at <= last[producer] {
@@ -267,7 +267,7 @@ func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 				opened = region.Epoch
 			}
 		}
-		if g < f.Generation && r.Sealed != nil { // a fence behind the seal is of one that goes on in the successor, whose maker may be an earlier one that has slept
+		if g < f.Generation && r.Sealed != nil { // a fence after the seal belongs to a writer that continues in the next file, which an earlier writer that slept may have created
 			c.epoch = opened
 		}
 		w.seen.Void += len(r.Void)
@@ -284,11 +284,11 @@ func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 	}
 }
 
-// goOn prepares for the file at path. One that a compaction has written holds again what the file before it holds.
+// goOn prepares for the file at path. A file written by a compaction repeats the content of the file before it.
 func (c *contents) goOn(w *world, path string) {
 	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: w.files()})
 	if err != nil {
-		return // Verify tells
+		return // Verify reports it
 	}
 	defer r.Close()
 	first := r.FirstIndex()
@@ -321,7 +321,7 @@ func (w *world) visit(typ string, r storage.Record, c *contents) {
 		w.failf("%s: %v is at index %d and at %d", typ, id, other.index, r.Index)
 	}
 	c.ids[id] = at
-	if durable, gone := w.gone[exit{typ, id}]; gone && r.Index >= durable && !w.disasters { // there a copy that came late may take the place of what is lost
+	if durable, gone := w.gone[exit{typ, id}]; gone && r.Index >= durable && !w.disasters { // after a disaster, a late copy may take the place of a lost message
 		w.failf("%s: %v is at index %d, and left the queue when the registry knew of those below %d", typ, id, r.Index, durable)
 	}
 	switch r.Kind {

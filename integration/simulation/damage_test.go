@@ -15,16 +15,16 @@ import (
 
 const header = 4096 // bytes of a file
 
-// kept is a record as it was before the damage.
+// kept is a record before the damage.
 type kept struct {
 	kind storage.Kind
 	id   queue.ID
 	body string
 }
 
-// damage flips bits of one byte of a type's newest file at the end, or takes slots of it away, and repairs it. Whatever had happened to the file, what is
-// before the damage, and what later writers wrote after it, keeps its index; what cannot be read is reported and marked as lost, and a worker
-// goes on after it.
+// damage runs at the end: it flips bits of one byte of a type's newest file, or removes slots of it, and repairs it. Whatever happened to the file
+// before, the records before the damage, and those that later writers appended after it, keep their indexes; unreadable records are reported and
+// marked as lost; and a worker continues the file.
 func (w *world) damage() {
 	d := newDice(w.seed, number("damage"))
 	if len(w.failures) > 0 || w.handlers || !d.chance(3000) {
@@ -41,16 +41,16 @@ func (w *world) damage() {
 	path := w.dir() + "/" + storage.GenerationName(typ, f.Generation)
 	data, err := w.content(typ, f.Generation)
 	if err != nil {
-		panic(err) // check has read it
+		panic(err) // check has already read it
 	}
 	if len(data) == header {
 		return
 	}
 	before, whole := w.records(w.files(), path)
-	if whole == nil || whole.Sealed != nil { // its sealer was killed: the next worker goes on in another file, and this one stays as it is
+	if whole == nil || whole.Sealed != nil { // its sealer was killed: the next worker continues in a new file, and this one does not change
 		return
 	}
-	if w.restored && f.DurableIndex < whole.NextIndex { // nobody has opened the file since: the end of it looks as if it had never been written
+	if w.restored && f.DurableIndex < whole.NextIndex { // no worker has opened the file since: its end looks as if it had never been written
 		return
 	}
 	at := int64(header + d.n(len(data)-header))
@@ -63,7 +63,7 @@ func (w *world) damage() {
 	if w.slots {
 		at, end, hurt = w.depot.wound(d, typ, f.Generation, at)
 	}
-	// A reader of what is before the damage tells which records those are.
+	// A reader of the part before the damage shows which records it contains.
 	const part = "/part.fpl"
 	w.disk.WriteFile(part, data[:at])
 	first, _ := w.records(w.disk, part)
@@ -108,7 +108,7 @@ func (w *world) damage() {
 		case ok && is.kind == storage.KindLost && !mustKeep(index):
 			w.seen.LostRecords++
 			if told == nil {
-				w.failf("%s, byte %d: index %d is lost, and nobody was told before the repair", path, at, index)
+				w.failf("%s, byte %d: index %d is lost, and no error reported that before the repair", path, at, index)
 			}
 		default:
 			w.failf("%s, byte %d: index %d was %v and is %v (in the file: %t)", path, at, index, was, is, ok)
@@ -121,7 +121,7 @@ func (w *world) damage() {
 	}
 }
 
-// records reads a file: what Verify finds wrong with it is a failure, but not that it ends early.
+// records reads a file. Any problem that Verify finds is a failure, but an early end is not.
 func (w *world) records(fsys storage.FS, path string) (map[uint64]kept, *storage.Report) {
 	all := map[uint64]kept{}
 	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fsys, Visit: func(r storage.Record) error {
@@ -140,7 +140,7 @@ func (w *world) records(fsys storage.FS, path string) (map[uint64]kept, *storage
 	return all, r
 }
 
-// content is the bytes of a generation.
+// content returns the bytes of a generation.
 func (w *world) content(typ string, generation uint64) ([]byte, error) {
 	if w.slots {
 		return w.depot.file(w, typ, generation)
@@ -148,7 +148,7 @@ func (w *world) content(typ string, generation uint64) ([]byte, error) {
 	return w.disk.ReadFile(dir + "/" + storage.GenerationName(typ, generation)), nil
 }
 
-// wrong returns what the programs say about the newest file of a type; nil if nothing is wrong.
+// wrong returns the error that the programs report for the newest file of a type, or nil.
 func (w *world) wrong(typ string, f queue.RegistryEntry, registered bool) error {
 	path := w.dir() + "/" + storage.GenerationName(typ, f.Generation)
 	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.files(), Type: typ, Deep: true})
@@ -165,8 +165,8 @@ func (w *world) wrong(typ string, f queue.RegistryEntry, registered bool) error 
 	return errors.Join(err, storage.CheckRegistered(w.files(), w.dir(), typ, entry))
 }
 
-// wound prepares what an administrator does to the slots of a generation: changes the byte at an offset, removes its slot, or all from there on,
-// as when the store is set back. It returns which bytes it takes away.
+// wound prepares an administrator's damage to the slots of a generation: to change the byte at an offset, or to remove its slot, or all slots from
+// there on, as when the store is set back. It returns the range of damaged bytes.
 func (m *depot) wound(d *dice, typ string, generation uint64, at int64) (from, to int64, hurt func()) {
 	names := m.folder(typ, generation)
 	var off, end, size int64 // of the slot, and of the file
@@ -192,7 +192,7 @@ func (m *depot) wound(d *dice, typ string, generation uint64, at int64) (from, t
 		}
 	}
 	kind := d.n(3)
-	if off < header { // a repair wrote all of it as one slot: without its header it is no file
+	if off < header { // a repair wrote the whole file as one slot: without its header it is not a file
 		kind = 0
 	}
 	switch kind {

@@ -2,7 +2,7 @@
 
 package simulation
 
-// patched tells that the runtime's own dice are the seed's, see package seeded.
+// patched reports that the runtime's own random choices come from the seed, see package seeded.
 const patched = false
 
 func seedRuntime(uint64) {}

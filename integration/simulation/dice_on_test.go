@@ -4,11 +4,11 @@ package simulation
 
 import _ "unsafe" // for go:linkname
 
-// patched tells that the runtime's own dice are the seed's, see package seeded.
+// patched reports that the runtime's own random choices come from the seed, see package seeded.
 const patched = true
 
 //go:linkname diceSeed runtime.diceSeed
 var diceSeed uint64
 
-// seedRuntime sets where the dice of the next bubble start.
+// seedRuntime seeds the random choices of the next bubble.
 func seedRuntime(seed uint64) { diceSeed = seed }

@@ -2,8 +2,8 @@ package simulation
 
 import "time"
 
-// dice are random numbers that depend on nothing but what they are for: the seed of the schedule and a few more numbers (who, what,
-// for which time). So a decision does not depend on what was decided elsewhere before.
+// dice are random numbers that depend only on their purpose: the seed of the schedule and a few more numbers (which participant, which
+// operation, which repetition). So a decision does not depend on earlier decisions elsewhere.
 type dice struct{ state uint64 }
 
 func newDice(seed uint64, about ...uint64) *dice {
@@ -29,7 +29,7 @@ func (d *dice) next() uint64 {
 
 func (d *dice) n(n int) int { return int(d.next() % uint64(n)) }
 
-// between includes both ends.
+// between returns a number from a range that includes both ends.
 func (d *dice) between(from, to int) int { return from + d.n(to-from+1) }
 
 // chance is true n times in 10,000.
@@ -43,7 +43,7 @@ func (d *dice) span(from, to time.Duration) time.Duration { return from + d.upTo
 
 func pick[T any](d *dice, from ...T) T { return from[d.n(len(from))] }
 
-// number makes a number of a name.
+// number hashes a name.
 func number(name string) uint64 {
 	h := uint64(14695981039346656037) // FNV-1a
 	for i := range len(name) {

@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// disaster is what an administrator does to the store while workers use it: a slot is removed by hand, or the store is set back to what it
-// was some seconds before. Messages in it may be gone then. But that is reported, and everything else is as always.
+// disaster plays an administrator's mistake while workers use the store: a slot is removed by hand, or the store is set back by some
+// seconds. Messages in it may then be gone. The loss is reported, and everything else holds as always.
 func (w *world) disaster(storm context.Context) {
 	d := newDice(w.seed, number("disaster"))
 	select {
@@ -47,7 +47,7 @@ func (w *world) disaster(storm context.Context) {
 	w.seen.Disasters++
 }
 
-// since returns the names of what was created after a moment.
+// since returns the names of the values created after when.
 func (m *depot) since(w *world, when time.Duration) (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,12 +59,12 @@ func (m *depot) since(w *world, when time.Duration) (names []string) {
 	return names
 }
 
-// expected tells whether a worker may end so: the store refused its credentials, or has lost something.
+// expected reports whether a worker may end with err: the store refused its credentials, or has lost data.
 func (w *world) expected(err error) bool {
 	return refused(err) || w.disasters && (errors.Is(err, storage.ErrIntegrity) || errors.Is(err, storage.ErrRefused))
 }
 
-// mendFiles is what an operator does after a disaster: repairs what is reported as wrong, and accepts the loss.
+// mendFiles plays the operator after a disaster: it repairs the reported damage, and accepts the loss.
 func (w *world) mendFiles() {
 	for _, typ := range w.types {
 		var told error
@@ -73,21 +73,21 @@ func (w *world) mendFiles() {
 			if err != nil {
 				panic(err)
 			}
-			if !registered { // nobody has put anything into it
+			if !registered { // nothing has been written to it
 				f.Generation = 1
 			}
 			if told = w.wrong(typ, f, registered); told == nil {
 				break
 			}
 			w.tell("what is wrong with %s: %v", typ, told)
-			if damaged := (*storage.HeaderError)(nil); errors.As(told, &damaged) || strings.Contains(told.Error(), "the first slot of the file") || // what the error says
+			if damaged := (*storage.HeaderError)(nil); errors.As(told, &damaged) || strings.Contains(told.Error(), "the first slot of the file") || // the error advises this
 				strings.Contains(told.Error(), "move this one away") {
 				_ = w.depot.Delete(context.Background(), generationName(typ, f.Generation))
 			}
 			report, err := w.repair(typ, round > 0)
 			w.tell("repaired: %+v, %v", report, err)
 			if err != nil && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) && !errors.Is(err, lock.ErrHeld) {
-				w.tell("repair of %s: %v", typ, err) // a worker may be faster
+				w.tell("repair of %s: %v", typ, err) // a worker may have been faster
 			}
 		}
 		if told != nil {
@@ -111,8 +111,8 @@ func (w *world) repair(typ string, acceptLoss bool) (*storage.CompactReport, err
 	return worker.Rewrite(context.Background(), p.config(locker), typ, worker.RewriteOptions{Repair: true, AcceptLoss: acceptLoss, Wait: time.Minute})
 }
 
-// passesOver tells whether a file of which Verify says err is one that a disaster has damaged, and in whose place another one is: that one
-// tells what is lost, or the error does.
+// passesOver reports whether a file for which Verify returned err was damaged by a disaster and has been replaced by another one. The other
+// file, or the error, reports the loss.
 func (w *world) passesOver(c *contents, newest bool, err error) bool {
 	gone := errors.Is(err, fs.ErrNotExist)
 	if !w.disasters || newest || !gone && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
@@ -123,10 +123,10 @@ func (w *world) passesOver(c *contents, newest bool, err error) bool {
 	return true
 }
 
-// passOver prepares for a file that begins with index first, behind ones of which some may have been passed over.
+// passOver prepares for a file that begins with index first, after files some of which may have been passed over.
 func (c *contents) passOver(first uint64) {
 	switch {
-	case first > c.next: // nothing tells what was in a file that is gone
+	case first > c.next: // the content of a file that is gone is unknown
 		c.unread, c.next = true, first
 	case first <= c.from: // it has all of them
 		c.unread = false

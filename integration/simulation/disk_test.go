@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// powerLoss ends all workers, and what was not synced survives or not.
+// powerLoss ends all workers. Unsynced data may or may not survive.
 func (w *world) powerLoss(d *dice, why string) {
 	w.mu.Lock()
 	w.seen.PowerLosses++
@@ -18,10 +18,10 @@ func (w *world) powerLoss(d *dice, why string) {
 		}
 	}
 	w.mu.Unlock()
-	w.disk.Crash(lostPages(d)) // a store has all that it said it has
+	w.disk.Crash(lostPages(d)) // a store keeps everything it has acknowledged
 }
 
-// lostPages lets a random part of what was not synced survive.
+// lostPages lets a random part of the unsynced data survive.
 func lostPages(d *dice) storagetest.Crash {
 	chance := pick(d, 0, 5000, 10_000)
 	key := d.next()

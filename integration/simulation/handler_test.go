@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// sink is where the handlers of a type store messages: a destination that keeps the greatest token and the IDs that it has, as Handler
-// asks for. It is guarded by world.mu.
+// sink is the destination of a type's handlers. It keeps the greatest token and the IDs of its messages, as Handler requires. It is guarded
+// by world.mu.
 type sink struct {
 	token    int64
 	has      map[queue.ID]bool
@@ -29,7 +29,7 @@ func (p *process) handler() worker.Handler {
 	})
 }
 
-// store does in one step what a transaction of the destination does.
+// store does the work of a destination's transaction in one step.
 func (p *process) store(ctx context.Context, lease worker.Lease, msgs []queue.Message) error {
 	w := p.w
 	w.mu.Lock()
@@ -72,7 +72,7 @@ func (p *process) store(ctx context.Context, lease worker.Lease, msgs []queue.Me
 	return nil
 }
 
-// readSink takes in what the handlers of a type have stored.
+// readSink adds the messages that the handlers of a type have stored.
 func (w *world) readSink(typ string, c *contents) {
 	if s := w.sinks[typ]; s != nil {
 		for i, payload := range s.payloads {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// operate is what operators, kernels and networks do during the storm.
+// operate plays operators, kernels and networks during the storm.
 func (w *world) operate(ctx context.Context) {
 	p := w.spawn("operator", 0, 0)
 	admin, err := p.locker()
@@ -72,14 +72,14 @@ func (w *world) operate(ctx context.Context) {
 				return r.Token > 0
 			})
 		case 14:
-			if !w.handlers && !w.setBack { // a registry that is several files behind is not promised to be found again
+			if !w.handlers && !w.setBack { // a registry that is several files behind is not guaranteed to be found again
 				w.compact(ctx, typ, int(i), for_, d.chance(3000))
 			}
 		}
 	}
 }
 
-// cutOff cuts a process off from all servers: with a store perhaps in one direction only.
+// cutOff cuts a process off from all servers. With a store it may cut off only one direction.
 func (w *world) cutOff(d *dice, for_ time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +94,7 @@ func (w *world) cutOff(d *dice, for_ time.Duration) {
 	w.tellLocked(fmt.Sprintf("%s is cut off for %v", p.name, for_))
 }
 
-// placeFails is what happens to the disk, or the store.
+// placeFails makes the disk or the store fail.
 func (w *world) placeFails(d *dice, event int, file string, for_ time.Duration) {
 	switch {
 	case w.slots:
@@ -113,7 +113,7 @@ func (w *world) placeFails(d *dice, event int, file string, for_ time.Duration) 
 	}
 }
 
-// loseStore takes the store away for a minute.
+// loseStore makes the store unreachable for a minute.
 func (w *world) loseStore(storm context.Context) {
 	select {
 	case <-time.After(newDice(w.seed, number("minute")).upTo(15 * time.Second)):
@@ -122,7 +122,7 @@ func (w *world) loseStore(storm context.Context) {
 	}
 }
 
-// setBackQueue restores the queue from a backup, as the runbook says: while nobody runs. The files stay as they are.
+// setBackQueue restores the queue from a backup while no program runs, as the runbook says. The files do not change.
 func (w *world) setBackQueue(storm context.Context) {
 	d := newDice(w.seed, number("set back"))
 	backupAt, restoreAt := d.upTo(w.storm/2), d.span(w.storm/2, w.storm)
@@ -151,11 +151,11 @@ func (w *world) setBackQueue(storm context.Context) {
 		}
 	}
 	backup.OnStore = func(m queue.Message) {
-		if m.Headers[queue.DelayedHeader] == "" { // those are promoted a second time, under other numbers
+		if m.Headers[queue.DelayedHeader] == "" { // delayed messages are promoted a second time, under other numbers
 			w.oracle.Observe(m)
 		}
 	}
-	// A request that is still under way reaches the old one.
+	// A request in flight reaches the old database.
 	w.database, w.restored = backup, true
 	w.seen.Restores++
 	w.tellLocked("the queue is restored")

@@ -21,7 +21,7 @@ var (
 	seed     = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
 )
 
-// outcome is what a schedule came to.
+// outcome is the result of a schedule.
 type outcome struct {
 	failures []string
 	history  []string
@@ -33,7 +33,7 @@ var runs int
 
 // run plays one schedule in a bubble of its own.
 func run(t *testing.T, seed uint64, trace func(string)) (o outcome) {
-	// A collection of garbage would change the order of goroutines: none in the middle of a schedule.
+	// A garbage collection would change the order of goroutines, so none happens during a schedule.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	if runs++; runs%16 == 0 {
 		runtime.GC()
@@ -65,7 +65,7 @@ func run(t *testing.T, seed uint64, trace func(string)) (o outcome) {
 	return o
 }
 
-// again tells how to see a schedule again.
+// again returns instructions for replaying a schedule.
 func again(seed uint64) string {
 	if patched {
 		return fmt.Sprintf("to see all of it again:\n  make sim ARGS=-seed=%d", seed)
@@ -73,8 +73,8 @@ func again(seed uint64) string {
 	return fmt.Sprintf("to see almost the same again (see the package's documentation):\n  go test ./integration/simulation -run TestSimulation -seed=%d", seed)
 }
 
-// A schedule is its seed: whoever plays or watches it, and whatever was played before, the same happens, to the nanosecond. It is the
-// first test here, so that at first nothing was played before.
+// A seed determines its schedule to the nanosecond, whether or not it is traced, and whatever was played before. This is the first test in
+// the package, so that nothing has been played before its first round.
 func TestSameSeedSameHistory(t *testing.T) {
 	if !patched {
 		t.Skip("what Go leaves to chance is the seed's only in the program that make sim builds")
@@ -85,7 +85,7 @@ func TestSameSeedSameHistory(t *testing.T) {
 		digests[i] = run(t, *first+i, nil).digest
 	}
 	for i := range uint64(n) {
-		s := *first + n - 1 - i // among others than before
+		s := *first + n - 1 - i // after other schedules than the first time
 		if o := run(t, s, func(string) {}); o.digest != digests[s-*first] {
 			t.Errorf("seed %d: digest %016x, and %016x the second time", s, digests[s-*first], o.digest)
 		}
@@ -115,7 +115,7 @@ func TestSimulation(t *testing.T) {
 	}
 	var total census
 	began := time.Now()
-	played := t.Run("schedules", func(t *testing.T) { // by itself where mutants are played: they need not let everything happen
+	played := t.Run("schedules", func(t *testing.T) { // a separate test for mutants, which need not make everything happen
 		for s := *first; s < *first+n; s++ {
 			o := run(t, s, nil)
 			if len(o.failures) > 0 {

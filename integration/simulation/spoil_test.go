@@ -7,8 +7,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// spoil is a script of an operator that changes pending messages so that they cannot be decoded, and is undone soon. The storm is shorter
-// than the gap timeout, so nothing may come of it.
+// spoil plays an operator's script that makes pending messages undecodable, and is soon undone. The storm is shorter than the gap timeout, so
+// this must have no lasting effect.
 func (w *world) spoil(storm context.Context) {
 	for i := uint64(0); ; i++ {
 		d := newDice(w.seed, number("spoil"), i)
@@ -37,7 +37,7 @@ func (w *world) spoil(storm context.Context) {
 	}
 }
 
-// mend undoes it.
+// mend undoes spoil.
 func (w *world) mend(typ string) {
 	for _, m := range w.pending(typ) {
 		if m.Incomplete {

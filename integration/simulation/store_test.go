@@ -24,11 +24,11 @@ const (
 	storeRefuses = "store that refuses credentials"
 )
 
-// depot is the store of a schedule whose files are in slots: what all workers have in common, each of which is on a host of its own.
+// depot is the store of a schedule whose files are in slots. All workers share it, each on its own host.
 type depot struct {
 	*slotstest.Mem
-	born       map[string]time.Duration // of each value; guarded by world.mu
-	stragglers []func()                 // creates that are made when all is over; guarded by world.mu
+	born       map[string]time.Duration // when each value was created; guarded by world.mu
+	stragglers []func()                 // creates that are made at the very end; guarded by world.mu
 }
 
 func newDepot(d *dice, large bool) *depot {
@@ -39,7 +39,7 @@ func newDepot(d *dice, large bool) *depot {
 	return &depot{Mem: slotstest.NewMem(most), born: map[string]time.Duration{}}
 }
 
-// files is where a worker has the files: on the disk of the host of all, or in a store.
+// files returns the file system of a worker: the disk of the common host, or a store.
 func (p *process) files() storage.FS {
 	if p.w.depot == nil {
 		return p.tap()
@@ -47,7 +47,7 @@ func (p *process) files() storage.FS {
 	return slots.New(p.ctx, remote{p.w.depot.Mem, p})
 }
 
-// files is the same without faults.
+// files is process.files without faults.
 func (w *world) files() storage.FS {
 	if w.depot == nil {
 		return w.disk
@@ -55,7 +55,7 @@ func (w *world) files() storage.FS {
 	return slots.New(context.Background(), w.depot.Mem)
 }
 
-// dir is what files are in.
+// dir returns the directory of the files.
 func (w *world) dir() string {
 	if w.depot == nil {
 		return dir
@@ -63,7 +63,7 @@ func (w *world) dir() string {
 	return w.depot.String()
 }
 
-// host is the machine that a process is on: that of all workers, or one for each.
+// host returns the host of a process: one for all workers, or one for each.
 func (p *process) host() string {
 	if p.w.depot == nil {
 		return "host"
@@ -78,20 +78,20 @@ type remote struct {
 	p *process
 }
 
-// fate is what becomes of a request.
+// fate is the outcome of a request.
 type fate struct {
 	err     error         // the answer instead of the store's
-	applied bool          // with err: the request is made, though
-	late    time.Duration // with err: it is made then
-	over    bool          // … or when all is over
+	applied bool          // with err: the request is made nevertheless
+	late    time.Duration // with err: it is made after this time
+	over    bool          // … or at the very end
 	hangs   bool          // no answer, as long as its caller waits
-	slow    time.Duration // it takes so long
-	stale   time.Duration // of a listing: so old is it
+	slow    time.Duration // how long it takes
+	stale   time.Duration // age of a listing
 }
 
 var errNoStore = errors.New("simulation: the store cannot be reached, or its answer was lost")
 
-// fate decides what becomes of a request, which is the last one that the process asked for.
+// fate decides the outcome of the process's latest request.
 func (p *process) fate(op slotstest.Op) fate {
 	w := p.w
 	w.mu.Lock()
@@ -105,7 +105,7 @@ func (p *process) fate(op slotstest.Op) fate {
 	switch {
 	case p.dead:
 		f := fate{err: errKilled}
-		if create && p.counts["store after death"] == 0 && !w.calm && d.chance(5000) { // it was under way
+		if create && p.counts["store after death"] == 0 && !w.calm && d.chance(5000) { // it was in flight
 			f.late = d.upTo(3 * w.lease)
 		}
 		p.counts["store after death"]++
@@ -146,7 +146,7 @@ func (r remote) ask(ctx context.Context, op slotstest.Op, name string, request f
 	p := r.p
 	d := p.step("store "+string(op), name, false)
 	if naming := op == slotstest.OpCreate && strings.Contains(name, "/generations/"); naming && d.chance(10*p.w.stall) {
-		p.stop(d.upTo(p.w.longest()), "it is about to name a file") // few requests are that, and most can go wrong there
+		p.stop(d.upTo(p.w.longest()), "it is about to name a file") // such requests are rare, and the most can go wrong there
 	}
 	p.travel(d)
 	f = p.fate(op)
@@ -154,7 +154,7 @@ func (r remote) ask(ctx context.Context, op slotstest.Op, name string, request f
 		select {
 		case <-time.After(f.slow):
 		case <-ctx.Done():
-			f.err, f.late = ctx.Err(), time.Millisecond // it arrives when nobody waits for it any more
+			f.err, f.late = ctx.Err(), time.Millisecond // it arrives after its caller has given up
 		}
 	}
 	if f.late > 0 && op == slotstest.OpCreate {
@@ -180,7 +180,7 @@ func (r remote) ask(ctx context.Context, op slotstest.Op, name string, request f
 	return f, err
 }
 
-// later makes a request that its caller has given up.
+// later makes a request after its caller has given up.
 func (r remote) later(f fate, request func()) {
 	w := r.p.w
 	w.mu.Lock()
@@ -259,7 +259,7 @@ func (r remote) Between(ctx context.Context, folder, from, to string, n int) ([]
 	return all[:min(len(all), cmp.Or(n, len(all)))], err
 }
 
-// part lists a part of a folder. In half of all worlds the store finds names in one direction only.
+// part lists a part of a folder. In half of all worlds the store cannot list a part.
 func (r remote) part(ctx context.Context, folder, from, to string) (some []slots.Entry, err error) {
 	if r.p.w.seed%2 == 0 {
 		return nil, slots.ErrUnordered
@@ -284,7 +284,7 @@ func (r remote) Folders(ctx context.Context, folder string) (names []string, err
 	}), err
 }
 
-// hides tells whether a listing is too old to have a value, or one of those that leave out some.
+// hides reports whether a listing omits a value, because it is too old or incomplete.
 func (r remote) hides(f fate, name string) bool {
 	w := r.p.w
 	w.mu.Lock()
@@ -298,13 +298,13 @@ func (r remote) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// refused tells whether a worker ended because the store refused its credentials: somebody renews them, and starts it again.
+// refused reports whether a worker ended because the store refused its credentials. An operator renews them and restarts the worker.
 func refused(err error) bool {
 	var r *slots.RefusedError
 	return errors.As(err, &r)
 }
 
-// deliver makes the creates that were under way all the time.
+// deliver makes the creates that were in flight until the end.
 func (w *world) deliver() {
 	w.mu.Lock()
 	late := w.depot.stragglers
@@ -316,7 +316,7 @@ func (w *world) deliver() {
 	}
 }
 
-// generationName returns the name of the value that says which folder a generation is.
+// generationName returns the name of the value that names the folder of a generation.
 func generationName(typ string, generation uint64) string {
 	return fmt.Sprintf("%s/generations/%08d", typ, generation)
 }
@@ -336,7 +336,7 @@ func (m *depot) folder(typ string, generation uint64) (names []string) {
 	return names
 }
 
-// file puts the slots of a generation one behind the other.
+// file returns the concatenated slots of a generation.
 func (m *depot) file(w *world, typ string, generation uint64) (data []byte, err error) {
 	for _, name := range m.folder(typ, generation) {
 		b, err := m.Read(context.Background(), name)
@@ -345,7 +345,7 @@ func (m *depot) file(w *world, typ string, generation uint64) (data []byte, err 
 		}
 		off, err := strconv.Atoi(name[strings.LastIndexByte(name, '/')+1:])
 		if w.disasters && off > len(data) {
-			data = append(data, make([]byte, off-len(data))...) // somebody removed zeros
+			data = append(data, make([]byte, off-len(data))...) // the removed slots were zeros
 		}
 		if err != nil || off != len(data) {
 			return nil, fmt.Errorf("slot %s is behind %d bytes", name, len(data))
@@ -355,7 +355,7 @@ func (m *depot) file(w *world, typ string, generation uint64) (data []byte, err 
 	return data, nil
 }
 
-// checkSlots reads a generation again as what its slots make one behind the other: a file like any other.
+// checkSlots checks that the concatenated slots of a generation are a file like any other, and the same one.
 func (w *world) checkSlots(typ string, generation uint64, r *storage.Report) {
 	data, err := w.depot.file(w, typ, generation)
 	if err != nil {

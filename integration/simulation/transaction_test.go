@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// transact publishes in transactions: each begins, gives its messages their IDs, and is aborted, or committed up to half a storm later.
-// A commit is one step; what its program does without an answer is the driver's business.
+// transact publishes in transactions. Each begins, assigns the IDs of its messages, and up to half a storm later is committed or aborted.
+// A commit is one step; handling a lost answer is the driver's task.
 func (w *world) transact(storm context.Context) {
 	var open sync.WaitGroup
 	defer open.Wait()
@@ -24,7 +24,7 @@ func (w *world) transact(storm context.Context) {
 		}
 		var msgs []*message
 		for k := range d.between(1, 3) {
-			m := &message{producer: fmt.Sprintf("transaction %d.%d", i, k)} // each by itself: there is no order
+			m := &message{producer: fmt.Sprintf("transaction %d.%d", i, k)} // one producer for each: there is no order
 			payload := fmt.Sprintf("transaction %d.%d", i, k)
 			if m.bad = d.chance(w.bad); m.bad {
 				payload = "bad " + payload
@@ -40,7 +40,7 @@ func (w *world) transact(storm context.Context) {
 	}
 }
 
-// endTransaction commits, or aborts.
+// endTransaction commits or aborts a transaction.
 func (w *world) endTransaction(msgs []*message, commit bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

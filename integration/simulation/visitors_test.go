@@ -8,9 +8,9 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// rooms are locks that visitors take, in addition to those of the workers. Of each: how many may be inside at the same time.
+// Rooms are locks that visitors take, in addition to those of the workers. The comments say how many visitors may be inside concurrently.
 const (
-	hall  = "hall" // one, or as many as share it
+	hall  = "hall" // one, or any number that share it
 	desk  = "desk" // two
 	desks = 2
 )
@@ -22,7 +22,7 @@ type visit struct {
 	shared bool
 }
 
-// visitor takes locks in all ways that there are, until the storm is over: alone, shared, with permits, fair, by trying.
+// visitor takes locks in all ways until the storm ends: exclusively, shared, with permits, fair, by TryAcquire.
 func (w *world) visitor(slot int, storm context.Context) {
 	for life := 0; storm.Err() == nil; life++ {
 		p := w.spawn("visitor", slot, life)
@@ -84,10 +84,10 @@ func (p *process) visit(ctx context.Context, locker *lock.Locker, d *dice) {
 	}
 	leaving, done := context.WithTimeout(p.ctx, 2*time.Second)
 	defer done()
-	_ = le.Release(leaving) // without an answer it expires
+	_ = le.Release(leaving) // if there is no answer, it expires
 }
 
-// enter checks that nobody is in the room who excludes the visit: no process that is alive, and whose lease says that it lasts.
+// enter checks that no visitor in the room excludes the visit. Only visitors count that are alive and whose lease is still valid.
 func (w *world) enter(v *visit, room string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

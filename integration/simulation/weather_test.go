@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// weather is what a seed chooses before anything happens: who is there, how they are configured, and how bad it gets. Chances are in
-// 10,000.
+// weather is chosen by the seed before anything happens: the participants, their configuration, and the intensity of faults. Chances are
+// in 10,000.
 type weather struct {
 	workers, producers int
 	types              []string
 	calls, perCall     int           // of each producer: publishes, and messages at most in each
-	storm              time.Duration // for how long things go wrong
+	storm              time.Duration // how long faults happen
 	lease              time.Duration
 	block              int64 // of the disk
 
 	latency         time.Duration // of one way, most of the time
 	slow            int           // chance of one that is up to a second
 	lost            int           // of a request, or a reply
-	late            int           // of a request that is carried out long after its caller has given up
-	crash, stall    int           // at a step of a party
+	late            int           // of a request that is executed long after its caller has given up
+	crash, stall    int           // at a step of a participant
 	diskError       int           // at a step on the disk
 	syncError       int           // of a sync, which leaves the cache as it is and the device without a part of it
-	power           int           // chance that a crash is one of the whole host
+	power           int           // chance that a crash takes down the whole host
 	events          int           // of operators, hosts, networks
 	delayed, keyed  int           // messages
 	bad             int           // messages that the workers' filter refuses
@@ -41,16 +41,16 @@ type weather struct {
 	jumpers         []string        // whose clocks jump, by role …
 	jumpTo          []time.Duration // … and how far they are off then
 	transactions    bool            // messages are published in transactions, too
-	spoils          bool            // somebody makes messages undecodable, and undoes it
-	slots           bool            // files are in a store, and each worker is on a host of its own
+	spoils          bool            // an operator makes messages undecodable, and undoes it
+	slots           bool            // files are in a store, and each worker is on its own host
 	stale           int             // a listing of the store
-	minute          bool            // the store is away for a minute
-	disasters       bool            // somebody removes slots
+	minute          bool            // the store is unreachable for a minute
+	disasters       bool            // an administrator removes slots
 }
 
 func newWeather(seed uint64) weather {
 	d := newDice(seed, number("weather"))
-	// One in four schedules is mild, so that what takes long without a fault is reached as well.
+	// One in four schedules is mild, so that states that take long to reach without a fault occur as well.
 	rough := d.n(4)
 	scale := func(most int) int { return d.n(most*rough/3 + 1) }
 	w := weather{
@@ -69,11 +69,11 @@ func newWeather(seed uint64) weather {
 		w.calls, w.perCall = min(w.calls, 4), 3
 	}
 	if w.setBack = !w.large && d.chance(1000); w.setBack {
-		// Delayed messages, because their numbers go back. What becomes of keys after the backup is not promised.
+		// More delayed messages, because their numbers go back. There is no guarantee for keys used after the backup.
 		w.delayed, w.keyed = 5000, 0
 	}
 	if w.handlers = !w.large && !w.setBack && d.chance(1500); w.handlers {
-		w.keyed = 0 // a handler looks for copies itself
+		w.keyed = 0 // a handler detects copies itself
 	}
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	w.clocks(d)
@@ -88,16 +88,16 @@ func (w *weather) clocks(d *dice) {
 	w.jumps = pick(d, 0, 0, 3000)
 	off := pick(d, 2*time.Minute, 61*time.Minute, 48*time.Hour)
 	switch {
-	case w.setBack, d.chance(4000): // what was confirmed behind the backup is told by times
+	case w.setBack, d.chance(4000): // messages confirmed after the backup are recognized by their times
 		w.jumpers, w.jumpTo = []string{"worker"}, []time.Duration{0, off, -off}
-	case w.keyed > 0: // publishers that are ahead by different times have no common one
+	case w.keyed > 0: // with keys, all publishers must be ahead by the same time
 		w.jumpers, w.jumpTo = []string{"producer"}, []time.Duration{0, off}
 	default:
 		w.jumpers, w.jumpTo = []string{"worker", "producer"}, []time.Duration{0, 0, 2 * time.Minute, -2 * time.Minute, 61 * time.Minute, -61 * time.Minute,
 			48 * time.Hour, -48 * time.Hour}
 	}
 	if w.jumps > 0 && slices.Contains(w.jumpers, "producer") {
-		w.delayed = 0 // a publisher that is ahead delays for as long
+		w.delayed = 0 // a publisher that is ahead delays its messages by that much
 	}
 }
 
@@ -110,5 +110,5 @@ func (w *weather) stores(d *dice, rough int) {
 	if w.minute = rough > 0 && d.chance(500); w.minute {
 		w.storm += 80 * time.Second
 	}
-	w.disasters = !w.setBack && d.chance(1500) // with both of them nobody knows what should be there
+	w.disasters = !w.setBack && d.chance(1500) // with both, the expected content would be unknown
 }

@@ -18,10 +18,10 @@ import (
 
 const dir = "/data"
 
-// errKilled is what every operation of a process that was killed comes back with. Nobody outside sees anything of it from then on.
+// errKilled is the error of every operation of a killed process. From its kill on, nothing it does is visible outside.
 var errKilled = errors.New("simulation: this process was killed")
 
-// world is one schedule: what all processes share, and what is known about them. All of it is in one bubble of virtual time.
+// world is one schedule: the state that all processes share, and what is known about them. All of it is in one bubble of virtual time.
 type world struct {
 	weather
 	seed  uint64
@@ -35,18 +35,18 @@ type world struct {
 
 	opening   sync.Mutex
 	mu        sync.Mutex
-	database  *queuetest.Memory // what queue returns
+	database  *queuetest.Memory // the result of method queue
 	restored  bool              // the queue was set back
 	calm      bool              // the storm is over
-	told      bool              // a worker has ended and said that a file is not what it should be
+	told      bool              // a worker has ended with an error about a damaged file
 	processes []*process
-	handles   []*process // of the lock store
+	handles   []*process // by handle of the lock store
 	sent      []*message
 	sinks     map[string]*sink     // by type
 	visits    map[string][]*visit  // by room
-	gone      map[exit]uint64      // what has left the queue → below which index the registry knew the file to be durable then
-	outage    map[string]time.Time // of a server: until when
-	lateUntil time.Time            // when the last insert that is late will have arrived
+	gone      map[exit]uint64      // messages that have left the queue → the file's durable index in the registry at that time
+	outage    map[string]time.Time // by server: until when
+	lateUntil time.Time            // when the last late request will have arrived
 	digest    uint64
 	steps     int
 	last      []string // the latest events
@@ -55,11 +55,11 @@ type world struct {
 	seen      census
 }
 
-// census counts what happened, to know that it does happen.
+// census counts events, to show that each kind does happen.
 type census struct {
 	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled, Transactions                            int // faults
 	Stores, Refused, Full, Slow, Stale, Deaf, Stragglers, Disasters                                                         int // of stores
-	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared, Damages, LostRecords int // and what came of them
+	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared, Damages, LostRecords int // and their consequences
 	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                                                   int // messages
 	Steps                                                                                                                   int
 	Virtual, Recovery                                                                                                       time.Duration
@@ -88,7 +88,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// queue is the queue that there is now.
+// queue returns the current queue.
 func (w *world) queue() *queuetest.Memory {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (w *world) failLocked(format string, args ...any) {
 	w.tellLocked("FAILURE: " + text)
 }
 
-// tell notes an event for the history. The digest counts every step, the history only what is told.
+// tell records an event in the history. The digest covers every step, the history only these events.
 func (w *world) tell(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +136,7 @@ func (w *world) tellLocked(text string) {
 	w.last = append(w.last, line)
 }
 
-// process is one life of a worker or a producer: what a restart starts anew.
+// process is one life of a worker or a producer, from one restart to the next.
 type process struct {
 	w    *world
 	name string
@@ -163,7 +163,7 @@ func (w *world) spawn(role string, slot, life int) *process {
 	return p
 }
 
-// kill ends a process where it stands: nothing that it does from now on has an effect.
+// kill ends a process at its current step: nothing it does from then on has an effect.
 func (p *process) kill(why string) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-// stop keeps the process from going beyond its next step for d, as SIGSTOP does.
+// stop keeps the process from passing its next step for d, as SIGSTOP does.
 func (p *process) stop(d time.Duration, why string) {
 	w := p.w
 	w.mu.Lock()
@@ -201,7 +201,7 @@ func (p *process) stop(d time.Duration, why string) {
 	w.seen.Stalls++
 	w.tellLocked(fmt.Sprintf("%s is stopped for %v: %s", p.name, d, why))
 	if w.jumps > 0 {
-		p.off -= d // the machine sleeps: the clock of its locks goes on, the one that it has advanced from the queue's stands still
+		p.off -= d // the machine sleeps: the clock of its locks keeps running, but its clock of the queue, which it advances itself, stops
 	}
 	c := make(chan struct{})
 	p.resume = c
@@ -235,13 +235,13 @@ func (p *process) wait() {
 	}
 }
 
-// idle are the operations of processes that have nothing to do. They are so many that all else would drown in crashes during them.
+// idle lists the operations of idle processes. They are so frequent that at the full rate nearly all crashes would hit them.
 var idle = []string{"depth", "heartbeat", "members", "allSettings", "settings", "nextDue", "types", "now", "fetch", "lock read"}
 
 // longest is how long a process is stopped at most.
 func (w *world) longest() time.Duration {
 	if w.slots {
-		return 3 * w.lease // nothing on its host changes what becomes of a create that is under way
+		return 3 * w.lease // nothing on its host changes the outcome of a create in flight
 	}
 	return 2 * w.lease
 }
@@ -289,13 +289,13 @@ func (p *process) crash(d *dice, op string) {
 	p.kill("at " + op)
 }
 
-// around is a step at a server: there and back.
+// around is a step at a server, with the way there and back.
 func (p *process) around(op, about string) (after func()) {
 	p.travel(p.step(op, about, false))
 	return func() { p.travel(p.step(op+" done", about, false)) }
 }
 
-// travel takes the time of one way.
+// travel sleeps for the latency of one way.
 func (p *process) travel(d *dice) {
 	p.wait()
 	p.w.mu.Lock()
@@ -311,7 +311,7 @@ func (p *process) travel(d *dice) {
 	p.wait()
 }
 
-// down tells whether p cannot reach a server.
+// downLocked reports whether p cannot reach a server. w.mu is held.
 func (p *process) downLocked(server string) bool {
 	now := time.Now()
 	return !p.w.calm && (now.Before(p.w.outage[server]) || now.Before(p.cut))
@@ -354,7 +354,7 @@ func (p *process) queueFault(op queuetest.Op, _ string, n int) queuetest.Fault {
 	return queuetest.Fault{}
 }
 
-// lockFault decides what happens to an operation of the lock store. Read is a hint and may show what is rolled back.
+// lockFault decides what happens to an operation of the lock store. Read is a hint and may return a write that is rolled back.
 func (w *world) lockFault(c locktest.Call) locktest.Fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -385,10 +385,10 @@ func (w *world) lockFault(c locktest.Call) locktest.Fault {
 	return locktest.Fault{}
 }
 
-// lockClock is the clock of a process: it began at any time, and goes a little fast or slow.
+// lockClock returns the clock of a process. It starts at a random time, and is a little fast or slow.
 func (p *process) lockClock() func() time.Duration {
 	d := newDice(p.w.seed, p.id, number("clock"))
-	// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, as near as makes no difference to the margins.
+	// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, up to a difference that the margins cover.
 	offset, rate := d.upTo(time.Hour), 1+p.w.skew*(float64(d.n(1000))/1000-0.5)*0.97
 	return func() time.Duration { return offset + time.Duration(float64(p.w.now())*rate) }
 }
@@ -409,7 +409,7 @@ type exit struct {
 	id  queue.ID
 }
 
-// exits is a queue that notes what leaves it.
+// exits is a queue that records the messages that leave it.
 type exits struct {
 	*queuetest.Memory
 	w *world
@@ -418,7 +418,7 @@ type exits struct {
 func (q exits) note(ctx context.Context, typ string, ids ...queue.ID) {
 	f, _, err := q.RegistryEntry(ctx, typ)
 	if err != nil {
-		return // nor does the operation itself succeed
+		return // the operation itself fails as well
 	}
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
@@ -454,8 +454,8 @@ func (p *process) open() queue.Queue {
 	return jumping{&queuetest.Faulty{Queue: exits{p.w.queue(), p.w}, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}, p}
 }
 
-// jumping is a queue whose clock jumps: at connect, when a publisher reads it, and in between. Some of its notifications come twice,
-// or not at all although the answer is good.
+// jumping is a queue whose clock jumps: at connect, when a publisher reads it, and in between. Some of its notifications arrive twice,
+// or not at all although Notify succeeds.
 type jumping struct {
 	queue.Queue
 	p *process
