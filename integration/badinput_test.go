@@ -27,8 +27,8 @@ const (
 	stopped   = 130
 )
 
-// refused checks that a program ended with one clear error: the exit code, one "error:" line on stderr, nothing on stdout
-// but a summary, and the words that tell what is wrong and what to do.
+// refused checks that a program ended with one clear error: the exit code, one "error:" line on stderr, nothing but a summary
+// on stdout, and the words that name the problem and the remedy.
 func refused(t *testing.T, r result, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
@@ -158,7 +158,7 @@ func TestEnvironmentVariablesStandForFlags(t *testing.T) {
 	if err == nil || !bytes.Contains(out, []byte("FENCEPOST_BATCH")) {
 		t.Fatalf("a wrong environment variable is not named: %v\n%s", err, out)
 	}
-	// The flag wins over the variable.
+	// The flag overrides the variable.
 	cmd = exec.Command(filepath.Join(bin, "worker"), "--until-empty", "--dir", b.dir, "--batch", "10")
 	cmd.Env = env
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -180,7 +180,7 @@ func drain(t *testing.T, b backend) result {
 	return run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty", "--lease", "5s")
 }
 
-// stillThere checks that a refused worker has left all messages in the queue, and that they arrive when the remedy was
+// stillThere checks that a refused worker has left all messages in the queue, and that they arrive once the remedy has been
 // applied.
 func stillThere(t *testing.T, b backend, n int, remedy func()) {
 	t.Helper()
@@ -301,7 +301,7 @@ func TestDamagedForeignAndNewerFilesAreRefused(t *testing.T) {
 			}
 			drainable(t, b, 5)
 			if c.name == "damaged message" {
-				return // the worker reads back to the last checkpoint only; old damage is verify's business
+				return // the worker reads back only to the last checkpoint; verify finds older damage
 			}
 			refused(t, drain(t, b), c.code, append(c.words, fpl)...)
 			stillThere(t, b, 5, func() { write(t, fpl, good) })
@@ -344,7 +344,7 @@ func TestFullDiskLosesNothing(t *testing.T) {
 		mustRun(t, nil, "fencepost", "verify", filepath.Join(b.dir, "t.fpl"))
 		remount(t, b.dir, "size=64m")
 		if r := drain(t, b); r.code != 0 {
-			t.Fatalf("after more space was given: %v", r)
+			t.Fatalf("after more space was added: %v", r)
 		}
 		mustRun(t, nil, "fencepost", "verify", "--deep", filepath.Join(b.dir, "t.fpl"))
 		if got := len(payloads(t, b, "t")); got != 10_000 {
@@ -353,7 +353,7 @@ func TestFullDiskLosesNothing(t *testing.T) {
 	})
 }
 
-// A worker that runs for ever waits for room and goes on by itself.
+// A worker without --until-empty waits for room and continues by itself.
 func TestFullDiskIsWaitedOut(t *testing.T) {
 	b := embedded(t)
 	b.dir = mountTmpfs(t, "4m")
@@ -371,7 +371,7 @@ func TestFullDiskIsWaitedOut(t *testing.T) {
 	}
 }
 
-// A file is recognised by its ID, wherever it was moved.
+// A file is recognised by its ID, wherever it has been moved.
 func TestMovedFileIsRecognised(t *testing.T) {
 	b := embedded(t)
 	drainable(t, b, 10)
@@ -392,8 +392,7 @@ func TestMovedFileIsRecognised(t *testing.T) {
 	}
 }
 
-// mountTmpfs mounts a small file system of its own. It needs root, as every machine that runs the MongoDB tests without an
-// image has.
+// mountTmpfs mounts a small separate file system. It needs root, as do the MongoDB tests without an image.
 func mountTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -421,7 +420,7 @@ func remount(t *testing.T, dir, option string) {
 	}
 }
 
-// A message that cannot be published stops the producer; what was before it is published, and the exit code says so.
+// An invalid message stops the producer. The messages before it are published, and the exit code says so.
 func TestPartialPublish(t *testing.T) {
 	b := embedded(t)
 	r := run(t, strings.NewReader("{}\n[1]\nnope\n{}\n"), "producer", "publish", "--url", b.url, "--type", "t", "--format", "ndjson")

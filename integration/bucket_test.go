@@ -14,7 +14,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// startBucket starts a store with a bucket. refuse may answer a PUT instead of it, with a status, a code and a message.
+// startBucket starts a store with a bucket. refuse may answer a PUT in its place, with a status, a code and a message.
 func startBucket(t *testing.T, refuse func(r *http.Request) (status int, code, message string)) (address string) {
 	t.Helper()
 	bucket := s3mem.New()
@@ -37,8 +37,8 @@ func startBucket(t *testing.T, refuse func(r *http.Request) (status int, code, m
 	return "s3://files/some/prefix?path-style=true&endpoint=" + server.URL
 }
 
-// Given a bucket whose policy wants encryption with a key, when workers and commands that write ask for it, then it works; readers ask for nothing, and
-// the type is in the same place with and without.
+// Given a bucket whose policy requires encryption with a key, when workers and writing commands request it, then they work; readers request nothing, and
+// the type has the same location with and without encryption.
 func TestEncryptedBucket(t *testing.T) {
 	t.Parallel()
 	var disabled atomic.Bool
@@ -96,8 +96,8 @@ func TestEncryptedBucket(t *testing.T) {
 	}
 }
 
-// Given a store that is full, then a worker says so in one line at each attempt, with the store and the remedy, and goes on when there is room; one that starts
-// meanwhile waits, and --until-empty ends with one error.
+// Given a full store, a worker says so in one line at each attempt, with the store and the remedy, and continues when there is room; one that starts meanwhile
+// waits, and --until-empty ends with one error.
 func TestFullStore(t *testing.T) {
 	t.Run("s3", func(t *testing.T) {
 		t.Parallel()
@@ -137,7 +137,7 @@ func fullStore(t *testing.T, store, remedy string, fill, empty func()) {
 					}
 				}
 				if strings.Contains(line, "writer is dead") || strings.Contains(line, "volume") {
-					t.Errorf("it says more than is good to know: %s", line)
+					t.Errorf("it says more than it should: %s", line)
 				}
 			}
 		}

@@ -23,9 +23,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-const envLiar = "FENCEPOST_TEST_LIAR" // a process that is a publisher which breaks a rule
+const envLiar = "FENCEPOST_TEST_LIAR" // makes this binary a publisher that breaks a rule
 
-// conforms has a publisher judged. The bounds are for a machine that is busy with other tests.
+// conforms runs fencepost conform on a publisher. The bounds allow for a machine that is busy with other tests.
 func conforms(t *testing.T, rounds int, command ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
@@ -44,10 +44,10 @@ func conforms(t *testing.T, rounds int, command ...string) result {
 	return result{code: cmd.ProcessState.ExitCode(), stdout: string(out)}
 }
 
-// The kinds of faults: each is played once in so many rounds.
+// everyFault is the number of kinds of faults: in this many rounds each is played once.
 const everyFault = 7
 
-// TestOurPublisherConforms: the Go publisher keeps what docs/protocol.md asks of others.
+// TestOurPublisherConforms: the Go publisher follows the rules of docs/protocol.md.
 func TestOurPublisherConforms(t *testing.T) {
 	t.Parallel()
 	adapter := filepath.Join(t.TempDir(), "line-publisher")
@@ -70,7 +70,7 @@ func TestPythonClientConforms(t *testing.T) {
 	says(t, conforms(t, everyFault, python, "-B", "../clients/python/conform_adapter.py"), 0, "the publisher conforms")
 }
 
-// TestConformFindsLiars: publishers that break a rule are found out, by the rule that they break.
+// TestConformFindsLiars: publishers that break a rule are detected, and the broken rule is named.
 func TestConformFindsLiars(t *testing.T) {
 	t.Parallel()
 	for lie, want := range map[string]struct {
@@ -89,7 +89,7 @@ func TestConformFindsLiars(t *testing.T) {
 	}
 }
 
-// TestConformWithoutAPublisher: a program that is no publisher gets an answer, too, and so does a wrong call.
+// TestConformWithoutAPublisher: a program that is not a publisher gets a useful error, and so does an invalid call.
 func TestConformWithoutAPublisher(t *testing.T) {
 	t.Parallel()
 	says(t, conforms(t, 1, "sh", "-c", "echo hello; exec >&2; echo 'no such host'; exit 7"), 3, `it printed "hello"`, "exit status 7", "no such host")
@@ -104,7 +104,7 @@ func TestConformWithoutAPublisher(t *testing.T) {
 	}
 }
 
-// liar is a publisher that does its best, but for one lie.
+// liar is a correct publisher, apart from one lie.
 type liar struct {
 	lie      string
 	messages *mongo.Collection

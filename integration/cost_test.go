@@ -13,8 +13,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// TestRequestsToAStore: what docs/operations.md says of the requests that messages cost: with a backlog at most one for each batch, and for
-// messages that come one by one no more than one in each --linger.
+// TestRequestsToAStore checks the number of requests per message that docs/operations.md states: with a backlog at most one per batch, and for
+// messages that arrive one by one at most one per --linger.
 func TestRequestsToAStore(t *testing.T) {
 	t.Parallel()
 	bucket := s3mem.New()

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// bury publishes n messages of a type and gives them up.
+// bury publishes n messages of a type and makes them dead letters.
 func bury(t *testing.T, b backend, typ string, n int, reason string) {
 	t.Helper()
 	var lines strings.Builder
@@ -51,7 +51,7 @@ func deadRows(t *testing.T, b backend, args ...string) (rows []deadRow) {
 	return rows
 }
 
-// TestDeadCommands: a person looks at dead letters, publishes some again, which workers then append, and removes the others.
+// TestDeadCommands: an operator inspects dead letters, requeues some, which workers then append, and removes the others.
 func TestDeadCommands(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -113,7 +113,7 @@ func TestDeadCommands(t *testing.T) {
 	})
 }
 
-// TestRequeueAtOnce: of several who requeue the same letters at the same time, one publishes each.
+// TestRequeueAtOnce: if several commands requeue the same letters concurrently, exactly one publishes each letter.
 func TestRequeueAtOnce(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const letters = 300
@@ -136,7 +136,7 @@ func TestRequeueAtOnce(t *testing.T) {
 	})
 }
 
-// TestOneCommandAtATime: a command that would change what another one is changing names that one.
+// TestOneCommandAtATime: a command refuses to change what another one is changing, and names the other.
 func TestOneCommandAtATime(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		bury(t, b, "orders", 1, "connection refused")
@@ -169,7 +169,7 @@ func TestOneCommandAtATime(t *testing.T) {
 	})
 }
 
-// TestWorkerPutsAsideWhatTheFileCannotTake: a foreign publisher's message holds its type back, until a worker may put it aside.
+// TestWorkerPutsAsideWhatTheFileCannotTake: a foreign publisher's message blocks its type until a worker is allowed to put it aside.
 func TestWorkerPutsAsideWhatTheFileCannotTake(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	b := backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
@@ -200,7 +200,7 @@ func TestWorkerPutsAsideWhatTheFileCannotTake(t *testing.T) {
 	if r := mustRun(t, nil, "fencepost", "verify", filepath.Join(b.dir, "t.fpl")); !strings.Contains(r.stdout, "  10 messages  index 0..10  ") || !strings.Contains(r.stdout, "  skipped 1  ") {
 		t.Errorf("verify: %v", r)
 	}
-	// It cannot be requeued as it is, and says why.
+	// It cannot be requeued unchanged, and the error says why.
 	refused(t, run(t, nil, "fencepost", "dead", "requeue", "--url", b.url, "--all"), partial, "headers")
 	if r := run(t, nil, "worker", "--url", b.url, "--type", "t", "--on-error", "ignore"); r.code != usage {
 		t.Errorf("worker: %v", r)

@@ -33,7 +33,7 @@ func demoWorks(t *testing.T, args ...string) result {
 	return r
 }
 
-// TestDemoInAStore: the demo keeps its files in a store, apart from those of others, and removes all that it made.
+// TestDemoInAStore: the demo keeps its files in a store, separate from other files, and removes everything it created.
 func TestDemoInAStore(t *testing.T) {
 	t.Parallel()
 	source := t.TempDir()
@@ -51,7 +51,7 @@ func TestDemoInAStore(t *testing.T) {
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "txt" {
 			t.Errorf("the directory has %v (%v); want what was there before", left, err)
 		}
-		// With --keep it prints a command that reads what it kept.
+		// With --keep it prints a command that reads the kept files.
 		r := demoWorks(t, "--source", source, "--store", "shared:"+dir, "--keep")
 		kept := regexp.MustCompile(`Kept: (\S+), .*; try  fencepost verify --store (\S+) (\S+)`).FindStringSubmatch(r.stdout)
 		if kept == nil {

@@ -30,7 +30,7 @@ var faultTypes = []string{"orders", "audit", "events"}
 // killed, one is paused for longer than its lease, and (where there is a server) the server is paused for some seconds,
 // then each file verifies and holds every confirmed message exactly once, in producer order.
 func TestEveryConfirmedMessageExactlyOnceInOrderUnderFaults(t *testing.T) {
-	t.Parallel() // it waits for most of its time
+	t.Parallel() // it spends most of its time waiting
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		underFaults(t, embedded(t))
@@ -106,7 +106,7 @@ func underFaults(t *testing.T, b backend) {
 		if err := b.server.Pause(ctx); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(4 * time.Second) // the fault itself: how long the server is gone
+		time.Sleep(4 * time.Second) // the fault itself: how long the server is paused
 		if err := b.server.Unpause(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -193,8 +193,8 @@ func checkFile(t *testing.T, b backend, typ string, producers, n int) {
 	}
 }
 
-// Given a producer that is killed in the middle of its work, what is in the file is a contiguous prefix of what it read, in
-// order and without a gap, and holds at least what had been confirmed.
+// Given a producer that is killed in the middle of its work, the file contains a contiguous prefix of its input, in order and
+// without a gap, with at least the confirmed messages.
 func TestKilledProducerLeavesAContiguousPrefix(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		lines := filepath.Join(t.TempDir(), "lines")

@@ -17,7 +17,7 @@ import (
 
 var filesEpoch = time.UnixMilli(1_700_000_000_000).UTC()
 
-// orderID is the ID of message n of producer 7, one per second.
+// orderID returns the ID of message n of producer 7, one per second.
 func orderID(n int) queue.ID {
 	return queue.NewID(filesEpoch.Add(time.Duration(n)*time.Second), 7, uint64(n))
 }
@@ -30,7 +30,7 @@ func orders(from, to int) (recs []storage.Record) {
 	return recs
 }
 
-// ordersState is the worker's state when it has seen messages 1 to n of producer 7.
+// ordersState returns the worker's state after messages 1 to n of producer 7.
 func ordersState(n int) []byte {
 	b := binary.LittleEndian.AppendUint64([]byte{1, 1}, 7)
 	return append(binary.AppendUvarint(b, uint64(n)), 1, 0)
@@ -77,7 +77,7 @@ func ordersFiles(t *testing.T) (dir, first, second string) {
 	return dir, w.Path(), next.Path()
 }
 
-// damage flips a bit in the middle of a file, below what is known to be durable.
+// damage flips a bit in the middle of a file, in the part that is known to be durable.
 func damage(t *testing.T, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -182,7 +182,7 @@ func TestCatSalvages(t *testing.T) {
 
 func TestVerifyDetails(t *testing.T) {
 	dir, path, second := ordersFiles(t)
-	// A declared gap has its message behind it, so that the counters are complete but for 396 to 400.
+	// A declared gap is followed by its message, so that only the numbers 396 to 400 are missing.
 	r := mustRun(t, nil, "fencepost", "verify", "-v", "--device", dir)
 	for _, want := range []string{"epoch 1  host-a pid ", "index 0..594", "declared gap before index 395, message " + orderID(401).String(), "it goes on in " + second,
 		"producer 0000000000000007: n 1..395, 401..600", "producer 0000000000000007: n 601..700", "checkpoints 1  generation 1", "generation 2"} {
@@ -217,7 +217,7 @@ func TestVerifyDetails(t *testing.T) {
 		reports[0].Sealed == nil || reports[0].Sealed.File != second || reports[0].Torn != nil || reports[0].Void == nil || reports[1].Generation != 2 || reports[1].Sealed != nil {
 		t.Errorf("%+v\n%s", reports, r.stdout)
 	}
-	// A torn tail is reported with its place, and stays healthy.
+	// A torn tail is reported with its position, and the file still counts as healthy.
 	f, err := os.OpenFile(second, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// TestSizeLimitCompactRepairTail takes one type through all that happens to its files: it goes on in a new file at the size
-// limit while a worker is killed, is followed by tail from the first message on, compacted, damaged and repaired.
+// TestSizeLimitCompactRepairTail takes one type through all changes of its files: it continues in a new file at the size limit
+// while a worker is killed, is followed by tail from the first message on, compacted, damaged and repaired.
 func TestSizeLimitCompactRepairTail(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -56,7 +56,7 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		}
 		mustRun(t, nil, "fencepost", "verify", "--deep", b.dir)
 
-		// Compaction: any file of the type names it; all files but the first are written anew, into one.
+		// Compaction: any file of the type identifies it; all files but the first are rewritten, into one.
 		before := len(files)
 		r := mustRun(t, nil, "fencepost", "compact", "--url", b.url, "--compress", "--from", "2", first)
 		if !strings.Contains(r.stdout, fmt.Sprintf("t@%04d.fpl", before+1)) {
@@ -80,14 +80,14 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		}
 		mustRun(t, nil, "fencepost", "verify", "--deep", b.dir)
 
-		// Repair: what is compressed in one batch is lost together, everything else is kept.
+		// Repair: the messages compressed in one damaged batch are lost together, everything else is kept.
 		refused(t, run(t, nil, "fencepost", "repair", "--url", b.url, newest), nothing, "nothing is damaged")
 		refused(t, run(t, nil, "fencepost", "repair", "--url", b.url, first), failed, "sealed", "cat --salvage")
 		content, err := os.ReadFile(newest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := bytes.LastIndex(content, []byte("FPB1")) // the 100 messages behind the compaction
+		i := bytes.LastIndex(content, []byte("FPB1")) // the 100 messages after the compaction
 		content[i+200] ^= 1
 		flip(t, newest, int64(i+200), content[i+200]) // in place: tail has the file open
 		refused(t, run(t, nil, "fencepost", "compact", "--url", b.url, newest), integrity, "corruption")
@@ -145,8 +145,8 @@ func TestRewritingIsRefused(t *testing.T) {
 	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "4KiB"), usage, "at least 1MiB")
 }
 
-// TestBrokenChains: whatever happens to one of the files of a type, every program that reads them says which file and which messages
-// are missing, and ends with exit code 3; and a healthy series is healthy wherever it begins.
+// TestBrokenChains: whatever happens to one of the files of a type, every program that reads them names the file and the missing
+// messages, and ends with exit code 3. A healthy series is healthy wherever it begins.
 func TestBrokenChains(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -173,7 +173,7 @@ func TestBrokenChains(t *testing.T) {
 		name   string
 		damage func(dir string) error
 		says   []string
-		newest bool // it shows only where the newest file is asked for
+		newest bool // it is noticed only where the newest file is requested
 	}{
 		{"cut", func(dir string) error {
 			info, err := os.Stat(name(dir, 3))
@@ -217,7 +217,7 @@ func TestBrokenChains(t *testing.T) {
 			}
 			refused(t, run(t, nil, "fencepost", "tail", files[0]), integrity, c.says...)
 			if c.newest {
-				// Of files that are named nothing is known of what comes before and after them.
+				// If files are named, nothing is known about the files before and after them.
 				mustRun(t, nil, "fencepost", append([]string{"verify"}, files...)...)
 				mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...)
 				if r := run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", dir); r.code != integrity || !strings.Contains(r.stdout, "registered for this type and not here") {
@@ -247,7 +247,7 @@ func TestBrokenChains(t *testing.T) {
 		})
 	}
 
-	// Older files may be archived, and files be named one by one.
+	// Older files may be archived, and files may be named one by one.
 	mustRun(t, nil, "fencepost", "verify", name(b.dir, 2), name(b.dir, 3))
 	mustRun(t, nil, "fencepost", "verify", name(b.dir, 3))
 	mustRun(t, nil, "fencepost", "cat", name(b.dir, 3))
@@ -283,8 +283,8 @@ func TestBrokenChains(t *testing.T) {
 	}
 }
 
-// TestFilesGoOnWhileTheyAreChecked: a worker that goes on in one file after the other, with a seal in one before the next has its name,
-// leaves nothing that looks broken to whoever checks the files meanwhile.
+// TestFilesGoOnWhileTheyAreChecked: a worker that continues in one file after the other, and seals each before the next has its name, never
+// leaves files that look broken to a concurrent check.
 func TestFilesGoOnWhileTheyAreChecked(t *testing.T) {
 	b := embedded(t)
 	if err := os.Mkdir(b.dir, 0o750); err != nil {

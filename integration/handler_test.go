@@ -20,7 +20,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// envHandler makes this test binary a worker program with a handler of its own: URL|file that it writes to|poison.
+// envHandler makes this test binary a worker program with its own handler: URL|file that it writes to|poison.
 const envHandler = "FENCEPOST_TEST_HANDLER"
 
 func init() {
@@ -33,7 +33,7 @@ func init() {
 	}
 }
 
-// handlerProgram is what a user would write: it appends the payload of every message to a file, and dies at the poison.
+// handlerProgram is a program as a user would write it: it appends the payload of every message to a file, and dies at the poison.
 func handlerProgram(job []string) error {
 	ctx := context.Background()
 	b, err := fencepost.Open(ctx, job[0])
@@ -78,8 +78,8 @@ func startHandler(t *testing.T, b backend, out, poison string) *process {
 	return p
 }
 
-// TestHandlerProgram: a program with a handler is stopped and killed at any moment, and has a message that kills it. Everything is
-// handled, in order, but for that message, which becomes a dead letter.
+// TestHandlerProgram: a program with a handler is stopped and killed at any moment, and one message kills it. All messages are
+// handled, in order, except that one, which becomes a dead letter.
 func TestHandlerProgram(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {

@@ -30,12 +30,12 @@ import (
 )
 
 const (
-	envLocks  = "FENCEPOST_INTEGRATION_LOCKS" // makes this test binary a process that locks: the store's URL
-	envClocks = "FENCEPOST_INTEGRATION_CLOCK" // "jumps": the process's wall clock does
+	envLocks  = "FENCEPOST_INTEGRATION_LOCKS" // makes this test binary a process that locks; the URL of the store
+	envClocks = "FENCEPOST_INTEGRATION_CLOCK" // "jumps": the process's wall clock jumps
 	lockNames = 3
 )
 
-// monotonic is the clock that all processes of a machine share.
+// monotonic returns the clock that all processes of a machine share.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -120,13 +120,13 @@ func (u *unreliable) Release(ctx context.Context, name string, h lock.Hold, v lo
 	return ok, err
 }
 
-// lockProcess acquires, holds and releases locks until it is told to end, and writes down on stdout what it does. Its wall
-// clock may jump by up to an hour.
+// lockProcess acquires, holds and releases locks until it is told to end, and logs its operations to stdout. Its wall clock may
+// jump by up to an hour.
 func lockProcess(backend string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { io.Copy(io.Discard, os.Stdin); stop() }() // the parent closes it
 	var store lock.Store
-	for store == nil { // it may be stopped while it connects
+	for store == nil { // the process may be stopped while it connects
 		var err error
 		if store, err = openLocks(ctx, backend); err != nil && ctx.Err() != nil {
 			return nil
@@ -158,7 +158,7 @@ func lockProcess(backend string) error {
 	return err
 }
 
-// useLock does with one of the locks what its users do, in any order.
+// useLock performs the operations of a lock's users on one of the locks, in random order.
 func useLock(ctx context.Context, l *lock.Locker) {
 	n := rand.IntN(lockNames)
 	name := fmt.Sprint("lock ", n)
@@ -210,15 +210,15 @@ func startLockUser(t *testing.T, backend, clock string) *lockUser {
 }
 
 // TestLockHistoriesOfProcesses: several processes use the same locks while they are stopped for longer than their leases, killed
-// and started again, while answers are lost, requests arrive late, the server pauses and records are deleted. In what they all
-// did there is an order in which every answer was right, and tokens grow.
+// and restarted, while answers are lost, requests arrive late, the server pauses and records are deleted. Their operations have an
+// order in which every answer was correct, and tokens grow.
 func TestLockHistoriesOfProcesses(t *testing.T) {
 	t.Parallel() // it waits for most of its time
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		lockHistory(t, func() backend { return embedded(t) }, nil, false)
 	})
-	// A record that is deleted begins again with a token from the wall clock: that must not have been set back then.
+	// A deleted record starts again with a token from the wall clock, which must not have been set back then.
 	t.Run("mongodb, records deleted", func(t *testing.T) {
 		t.Parallel()
 		lockHistory(t, func() backend {
@@ -239,7 +239,7 @@ func TestLockHistoriesOfProcesses(t *testing.T) {
 	})
 }
 
-// lockHistory plays histories until one has enough in it: a machine or a server may be too busy for that.
+// lockHistory plays histories until one exercises the locks enough: a machine or a server may be too busy.
 func lockHistory(t *testing.T, fresh func() backend, server *mongotest.Server, deletions bool) {
 	for range 8 {
 		if playLockHistory(t, fresh(), server, deletions) {
@@ -327,7 +327,7 @@ func playLockHistory(t *testing.T, b backend, server *mongotest.Server, deletion
 	return v.Grants >= 30 && v.Unclear > 0 && kills+stops > 0 && (!deletions || deleted.n > 0)
 }
 
-// deleter deletes records of locks, as an administrator does, a sweep, or a restored backup.
+// deleter deletes lock records, as an administrator, a sweep, or a restored backup does.
 type deleter struct {
 	t    *testing.T
 	rec  *locktest.Recorder
@@ -369,7 +369,7 @@ func (d *deleter) delete(name string) {
 		d.n += int(result.DeletedCount)
 		return result.DeletedCount > 0, nil
 	})
-	if err != nil { // on a busy server; the history says that it is unclear
+	if err != nil { // on a busy server; the history records the outcome as unclear
 		d.t.Log(err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
-// TestLockCommands: a person sees who holds a type, asks for it, and takes it away; workers go on and nothing is lost.
+// TestLockCommands: an operator sees the holder of a type, requests its release, and forces it; workers continue and nothing is lost.
 func TestLockCommands(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -76,7 +76,7 @@ func TestLockCommands(t *testing.T) {
 			}
 			tokens[row.Token] = true
 		}
-		// The request itself may come and go between two looks: a worker complies as soon as it sees it.
+		// The request itself may appear and disappear between two polls: a worker complies as soon as it sees it.
 		if len(tokens) < 2 {
 			t.Errorf("watch saw %d tokens:\n%s", len(tokens), watch.stdout.String())
 		}
@@ -142,7 +142,7 @@ func TestBadLockCommands(t *testing.T) {
 	refused(t, run(t, nil, "fencepost", args("release", "--request", "--why", "x", strings.Repeat("n", 300))...), usage)
 }
 
-// TestDoctorAndSetup: what is right is said to be right, and what is wrong is found, with a remedy.
+// TestDoctorAndSetup: doctor reports a healthy system as healthy, and finds each problem, with a remedy.
 func TestDoctorAndSetup(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		drainable(t, b, 5)
@@ -177,7 +177,7 @@ func TestDoctorAndSetup(t *testing.T) {
 	refused(t, run(t, nil, "fencepost", "doctor", "--url", "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=500"), failed, "something is wrong")
 }
 
-// TestSetupIsMissing: an index that somebody dropped is found, and made again.
+// TestSetupIsMissing: a dropped index is found and created again.
 func TestSetupIsMissing(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	b := backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
@@ -185,7 +185,7 @@ func TestSetupIsMissing(t *testing.T) {
 	if err := db.Collection(mongolock.DefaultCollection).Indexes().DropAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Looking changes nothing, however often.
+	// Checking changes nothing, however often.
 	for range 2 {
 		refused(t, run(t, nil, "fencepost", "setup", "--check", "--url", uri), failed, "no TTL index", "run setup")
 		if r := run(t, nil, "fencepost", "doctor", "--url", uri, "--dir", b.dir); r.code != 0 || !strings.Contains(r.stdout, "no TTL index") {

@@ -16,7 +16,7 @@ import (
 type series struct {
 	b    backend
 	n    int
-	want strings.Builder // what was published
+	want strings.Builder // the published messages
 }
 
 func (s *series) publish(t *testing.T, k int) {
@@ -50,7 +50,7 @@ func (s *series) files(t *testing.T) []string {
 	return files
 }
 
-// sound checks that every program finds the files to be in order, and returns what verify says.
+// sound checks that every program finds the files in order, and returns the output of verify.
 func (s *series) sound(t *testing.T) string {
 	t.Helper()
 	mustRun(t, nil, "fencepost", "doctor", "--url", s.b.url, "--dir", s.b.dir)
@@ -62,8 +62,8 @@ func (s *series) cat(t *testing.T) string {
 	return mustRun(t, nil, "fencepost", append([]string{"cat"}, s.files(t)...)...).stdout
 }
 
-// TestDatabaseSetBackBehindSeveralFiles: the files went on by several generations since the backup of the database. Workers follow them from the
-// registered one to the newest. Where that cannot be proved, nobody is told to move a newer file away, and an operator can adopt it.
+// TestDatabaseSetBackBehindSeveralFiles: since the backup of the database, the files have advanced by several generations. Workers follow them from the
+// registered one to the newest. Where the series cannot be proved, no error advises to move a newer file away, and an operator can adopt it.
 func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		s := &series{b: b}
@@ -91,7 +91,7 @@ func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 			t.Errorf("%d messages of %d", lines(got), s.n)
 		}
 
-		// The same with a file between that is not here any more.
+		// The same with a file in between that is missing.
 		restore()
 		away := filepath.Join(t.TempDir(), "away")
 		must(t, os.Rename(before[1], away))
@@ -103,7 +103,7 @@ func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 			t.Errorf("doctor: %v", r)
 		}
 		refused(t, run(t, nil, "fencepost", "repair", "--adopt", "--accept-loss", "--url", b.url, newest), usage, "--adopt")
-		// Archiving a file with all before it leaves a sound series.
+		// Archiving a file and all files before it leaves a sound series.
 		must(t, os.Remove(before[0]))
 		refused(t, run(t, nil, "fencepost", "repair", "--adopt", "--dry-run", "--url", b.url, newest), integrity, "older than the files")
 		if r := mustRun(t, nil, "fencepost", "repair", "--adopt", "--url", b.url, newest); !strings.Contains(r.stdout, "is the registered file now") {
@@ -119,7 +119,7 @@ func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 }
 
 // TestLostFilesAreGivenUp: when the newest file of a type, all of them, or all but an old copy are lost, repair --accept-loss says how many messages
-// are lost, marks them, and workers go on; afterwards everything is in order, and says what was given up.
+// are lost and marks them, and workers continue. Afterwards every check succeeds, and reports the accepted loss.
 func TestLostFilesAreGivenUp(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -189,7 +189,7 @@ func TestLostFilesAreGivenUp(t *testing.T) {
 			t.Errorf("verify: %s", out)
 		}
 
-		// All of several: how far back they went is not known.
+		// All of several files: their first index is unknown.
 		again()
 		for _, l := range chain {
 			must(t, os.Remove(l.Path))
@@ -203,7 +203,7 @@ func TestLostFilesAreGivenUp(t *testing.T) {
 			t.Errorf("verify: %s", out)
 		}
 
-		// A directory that is not there is no loss.
+		// A missing directory is not a loss.
 		again()
 		must(t, os.RemoveAll(b.dir))
 		refused(t, repair(first), failed, "does not exist")
@@ -213,7 +213,7 @@ func TestLostFilesAreGivenUp(t *testing.T) {
 	})
 }
 
-// TestLossAtTheEndIsAccepted: what operations.md says after repair --accept-loss of an old copy, verify of the directory, works.
+// TestLossAtTheEndIsAccepted: after repair --accept-loss of an old copy, verify of the directory works, as operations.md says.
 func TestLossAtTheEndIsAccepted(t *testing.T) {
 	b := embedded(t)
 	s := &series{b: b}
@@ -247,8 +247,8 @@ func TestLossAtTheEndIsAccepted(t *testing.T) {
 	refused(t, run(t, nil, "fencepost", "verify", first), integrity, "corruption") // by itself it is damaged
 }
 
-// TestFileOfARunningWorkerIsTaken: whatever somebody does to the file that a worker has open, nothing is acknowledged into a file that its path does not
-// name, although the worker is about to go on in a new one; the worker says what happened, and goes on when the file is back.
+// TestFileOfARunningWorkerIsTaken: whatever happens to the file that a worker has open, no message is acknowledged into a file that its path does not
+// name, even if the worker is about to continue in a new file. The worker says what happened, and continues when the file is back.
 func TestFileOfARunningWorkerIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

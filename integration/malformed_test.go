@@ -11,8 +11,8 @@ import (
 	"github.com/fencepost/fencepost/integration/kit"
 )
 
-// TestMalformedDocuments: what somebody has written into one type's letters, file entry and lock takes no command away from the others. The row
-// is marked, the field is named, and what can be removed is removed by its ID.
+// TestMalformedDocuments: malformed dead letters, file entry and lock of one type do not stop the commands for other types. The row is
+// marked, the field is named, and removable documents are removed by ID.
 func TestMalformedDocuments(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		fencepost := func(args ...string) result {
@@ -25,9 +25,9 @@ func TestMalformedDocuments(t *testing.T) {
 		}
 		damage := "file_id has 1 bytes"
 		var letters []string
-		var remove func() // what is damaged, as the errors tell
+		var remove func() // removes the damaged documents, as the errors advise
 		switch db := b.db.(type) {
-		case kit.Embedded: // its tables are strict: they take no value of another type
+		case kit.Embedded: // its tables are strict: they accept no value of another type
 			change := func(statement string) {
 				t.Helper()
 				q, err := sql.Open("sqlite", db.Path)

@@ -16,11 +16,11 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// maxBusyWorker is what a worker with its default flags may take, whatever the messages are: docs/limits.md.
+// maxBusyWorker is the most memory that a worker with default flags may take, whatever the messages: docs/limits.md.
 const maxBusyWorker = 300 << 20
 
-// TestMessagesTakeNoWorkerBeyondItsMemory runs the real worker, with its default flags, on many types that are busy at the same time with the messages that
-// take most. It is not parallel: alongside other tests a server takes ten times as long for messages of this size, and is slow for all of them.
+// TestMessagesTakeNoWorkerBeyondItsMemory runs the real worker, with default flags, on many types that are concurrently busy with the messages that take the
+// most memory. It is not parallel: alongside other tests a server takes ten times as long for messages of this size, and is slow for all of them.
 func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
@@ -39,15 +39,15 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 			name     string
 			types, n int // n messages of each type
 			make     func(due time.Time) queue.Message
-			slow     int64  // what is fetched cannot be removed from the queue until each file has so many bytes
-			store    string // the files are in a store of that kind: what is sent to it takes memory, too
+			slow     int64  // fetched messages cannot be removed from the queue until each file has this many bytes
+			store    string // the files are in a store of this kind: data sent to it takes memory, too
 			skip     bool
 		}{
-			{name: "payloads", types: 8, n: 5, make: payload, slow: 2 * queue.MaxPayload, skip: server}, // there the delayed ones become such
+			{name: "payloads", types: 8, n: 5, make: payload, slow: 2 * queue.MaxPayload, skip: server}, // on the server, the case "delayed" produces such messages
 			{name: "headers", types: 20, n: 300, make: func(time.Time) queue.Message { return queue.Message{Headers: headers} }},
 			{name: "shared", types: 20, n: 40, store: "shared", skip: server, make: part},
 			{name: "s3", types: 20, n: 40, store: "s3", skip: server, make: part},
-			{name: "slots", types: 20, n: 40, store: "mongodb", skip: server, make: part}, // the server has enough to do with them
+			{name: "slots", types: 20, n: 40, store: "mongodb", skip: server, make: part}, // they would overload the server
 			{name: "delayed", types: 8, n: 1, make: func(due time.Time) queue.Message { return queue.Message{Payload: large, Due: due} }},
 		} {
 			if tc.skip {
@@ -84,7 +84,7 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 	})
 }
 
-// newStore returns the address of a new store for files: shared, s3 or mongodb.
+// newStore returns the address of a new store for files, of kind shared, s3 or mongodb.
 func newStore(t *testing.T, kind string) string {
 	t.Helper()
 	switch kind {
@@ -133,13 +133,13 @@ func publishToEach(t *testing.T, b backend, name string, types, n int, message f
 		}
 	}
 	if !message(due).Due.IsZero() {
-		time.Sleep(time.Until(due) + 100*time.Millisecond) // a worker does not wait for what is not due
+		time.Sleep(time.Until(due) + 100*time.Millisecond) // a worker does not wait for messages that are not due
 	}
 	return size
 }
 
-// slowDown keeps a worker on an embedded database from removing messages, which it goes on fetching, from when it has all its files: until each has grown to so
-// many bytes and what is behind that was fetched, or for six seconds.
+// slowDown keeps a worker on an embedded database from removing messages, while it continues to fetch them. It starts when the worker has all its files, and ends
+// when each has grown to size bytes and later messages have been fetched, or after six seconds.
 func slowDown(t *testing.T, b backend, name string, files int, size int64) (wait func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

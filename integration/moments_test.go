@@ -14,9 +14,9 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// The results of restoring a store with the database, or without it: docs/operations.md, "Restore a store".
+// The tests of this file restore a store with the database, or without it: docs/operations.md, "Restore a store".
 
-// part is a database or a store that is set back to an earlier moment. No program may run meanwhile.
+// part is a database or a store that can be set back to an earlier moment. No program may run meanwhile.
 type part interface {
 	BackUp() (restore func() error, err error)
 	Empty() error
@@ -37,11 +37,11 @@ func (f folder) Empty() error {
 	return errors.Join(os.RemoveAll(f.dir), os.Mkdir(f.dir, 0o700))
 }
 
-// estate is a queue and a store, and all that is published to it.
+// estate is a queue and a store, and everything published to them.
 type estate struct {
 	backend
 	store string
-	files part // nil: in the database
+	files part // nil: they are in the database
 }
 
 func onEachStore(t *testing.T, f func(t *testing.T, e estate)) {
@@ -69,7 +69,7 @@ func (e estate) publish(t *testing.T, from, to int) {
 }
 
 func (e estate) work() []string {
-	return []string{"--url", e.url, "--store", e.store, "--type", "orders", "--lease", "5s", "--connect-timeout", "2m"} // of a busy server, too
+	return []string{"--url", e.url, "--store", e.store, "--type", "orders", "--lease", "5s", "--connect-timeout", "2m"} // long enough for a busy server
 }
 
 func (e estate) drain(t *testing.T) result {
@@ -82,7 +82,7 @@ func (e estate) tool(t *testing.T, command string, args ...string) result {
 	return run(t, nil, "fencepost", slices.Concat([]string{command, "--url", e.url, "--store", e.store}, args)...)
 }
 
-// holds checks that the file has these messages, each once and in order, and nothing else.
+// holds checks that the file contains exactly these messages, each once and in order.
 func (e estate) holds(t *testing.T, first, last int) {
 	t.Helper()
 	var want []string
@@ -104,8 +104,8 @@ func backUp(t *testing.T, p part) (restore func()) {
 	return func() { t.Helper(); must(t, back()) }
 }
 
-// TestPointInTimeRestore: the files are in the database of the queue, or are restored to the same moment, which is one in the middle of a
-// drain. Messages confirmed before the moment are in the file once; later ones are gone together with their file.
+// TestPointInTimeRestore: the files are in the database of the queue, or are restored to the same moment, in the middle of a drain.
+// Messages confirmed before that moment are in the file once; later ones are gone together with their file.
 func TestPointInTimeRestore(t *testing.T) {
 	t.Parallel()
 	moment := func(t *testing.T, e estate) {
@@ -153,8 +153,8 @@ func TestPointInTimeRestore(t *testing.T) {
 	})
 }
 
-// TestStoreAndQueueOfDifferentMoments: one of them is set back and the other is not. The worker, doctor and the repair report what is
-// missing, and nothing is doubled.
+// TestStoreAndQueueOfDifferentMoments: only one of them is set back. The worker, doctor and repair report the missing messages, and no
+// message is doubled.
 func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, e estate) {
@@ -189,10 +189,10 @@ func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 		e.holds(t, 1, 21)
 
 		t.Log("the database is older than the store")
-		e.publish(t, 22, 25) // these the restored database has, and the file, too
+		e.publish(t, 22, 25) // these are in the restored database and in the file
 		before := backUp(t, e.db)
 		drained()
-		e.publish(t, 26, 30) // and these only the file
+		e.publish(t, 26, 30) // and these only in the file
 		drained()
 		before()
 		if r := e.drain(t); r.code != 0 || !strings.Contains(r.stderr, `"appended":0,`) || !strings.Contains(r.stderr, `"duplicates":4,`) {
@@ -222,7 +222,7 @@ func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 	})
 }
 
-// TestASlotIsRemoved: what verify says about a file without it, and that putting it back is enough.
+// TestASlotIsRemoved: verify reports a file with a missing slot, and putting the slot back is enough.
 func TestASlotIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -245,7 +245,7 @@ func TestASlotIsRemoved(t *testing.T) {
 	}
 	e.holds(t, 1, 30)
 
-	// Anything else, in the folders of the slots and beside them, does no harm.
+	// Other objects, in the folders of the slots and beside them, do no harm.
 	for _, name := range []string{"README", "orders/notes.txt", filepath.Join("orders", filepath.Base(filepath.Dir(filepath.Dir(slots[0]))), filepath.Base(filepath.Dir(slots[0])), "notes.txt"), "Other Things/file"} {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("not a slot"), 0o600))

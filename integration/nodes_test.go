@@ -26,14 +26,14 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 )
 
-// Network namespaces take root. Without them the test is skipped, unless the variable is 1.
+// Network namespaces need root. Without them the test is skipped, or fails if the variable is 1.
 const envRequireNodes = "FENCEPOST_TEST_REQUIRE_NODES"
 
 var nodeMessages = flag.Int("nodes", 0, "messages of TestHostsThatShareNothing with each kind of store, and a bound on its takeovers that only an idle machine keeps; 0: some thousand")
 
 // Given three workers on three hosts without a common disk and files in a store, when the host of the holder is switched off in the
-// middle of a drain, then another host goes on, and every message is in the file once, in order, for the product's own tools and for a reader that is
-// none of them.
+// middle of a drain, then another host continues, and every message is in the file once, in order, for the product's own tools and for an
+// independent reader.
 func TestHostsThatShareNothing(t *testing.T) {
 	t.Parallel()
 	if raceEnabled {
@@ -56,7 +56,7 @@ func TestHostsThatShareNothing(t *testing.T) {
 	}
 }
 
-// hostsThatShareNothing expects another host to go on at most late after the lease.
+// hostsThatShareNothing expects another host to continue at most late after the lease has expired.
 func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Duration, options ...string) {
 	const (
 		lease = 4 * time.Second
@@ -107,7 +107,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 	b, err := fencepost.Open(t.Context(), uri)
 	must(t, err)
 	defer b.Close(context.WithoutCancel(t.Context()))
-	// Nothing is known while the server does not answer.
+	// While the server does not answer, the holder is unknown.
 	pending := func() (n int, known bool) {
 		d, err := b.Queue.Depth(t.Context(), "orders", 10*messages)
 		return d.Pending, err == nil
@@ -128,7 +128,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 		first = holder()
 		return first != "" && below(messages-messages/10)
 	})
-	// More comes until the host is off, so that even the fastest one is switched off in the middle of a drain.
+	// More messages arrive until the host is off, so that even the fastest one is switched off in the middle of a drain.
 	more := trickle(t, b.Queue)
 	gone := hosts[first]
 	must(t, gone.node.Unplug())
@@ -201,7 +201,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 	}
 }
 
-// trickle publishes a line at a time. What it returns ends that after one more line, and returns all of them.
+// trickle publishes one line after another. The returned function ends that after one more line, and returns all lines.
 func trickle(t *testing.T, q queue.Queue) (end func() (lines string)) {
 	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
 	must(t, err)
@@ -235,7 +235,7 @@ func trickle(t *testing.T, q queue.Queue) (end func() (lines string)) {
 	}
 }
 
-// nodeStore is a store that hosts which share nothing can reach.
+// nodeStore is a store that is reachable from hosts that share nothing.
 type nodeStore struct {
 	what    string
 	address string                                                   // on this machine
@@ -260,7 +260,7 @@ func openNodeStore(t *testing.T, kind, uri string) nodeStore {
 		o, err := kit.StartObjects(t.Context(), t.TempDir())
 		must(t, err)
 		t.Cleanup(o.Close)
-		// This process reads the store, too; T.Setenv is not for tests that run in parallel.
+		// This process reads the store, too. T.Setenv is not allowed in parallel tests.
 		for _, e := range kit.Env() {
 			if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
 				must(t, os.Setenv(name, value))

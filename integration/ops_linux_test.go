@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestManyConnectionsTakeNothingFromTheTypes: a worker that may have 256 open files is asked over 1,100 connections that are never closed, half of them
-// by clients that do not read. It goes on with new types, and a probe is answered.
+// TestManyConnectionsTakeNothingFromTheTypes: a worker that may have 256 open files gets requests over 1,100 connections that are never closed, half of them
+// from clients that do not read. It still serves new types, and answers a probe.
 func TestManyConnectionsTakeNothingFromTheTypes(t *testing.T) {
 	b := embedded(t)
 	w, address := startAnswering(t, "--url", b.url, "--dir", b.dir, "--all-types")
@@ -26,7 +26,7 @@ func TestManyConnectionsTakeNothingFromTheTypes(t *testing.T) {
 		}
 		defer c.Close()
 		if i%2 == 0 {
-			io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 20)) // it may be closed already
+			io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 20)) // the connection may already be closed
 		}
 	}
 	if code, body := ask(address + "/livez"); code != 200 {

@@ -16,7 +16,7 @@ import (
 
 var listensAt = regexp.MustCompile(`"addr":"([^"]+)"`)
 
-// startAnswering starts a worker that answers HTTP, and returns where.
+// startAnswering starts a worker that answers HTTP, and returns its address.
 func startAnswering(t *testing.T, args ...string) (w *process, address string) {
 	t.Helper()
 	w = start(t, "worker", "worker", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
@@ -29,7 +29,7 @@ func startAnswering(t *testing.T, args ...string) (w *process, address string) {
 	return w, address
 }
 
-// ask returns the answer to a GET; 0 when there is none.
+// ask returns the answer to a GET, with status 0 if there is none.
 func ask(url string) (code int, body string) {
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Get(url)
@@ -44,7 +44,7 @@ func ask(url string) (code int, body string) {
 	return res.StatusCode, string(b)
 }
 
-// TestWorkerAnswersHTTP: a worker that is asked all the time drains, stops on SIGTERM in the middle of it, and loses nothing.
+// TestWorkerAnswersHTTP: a worker under constant HTTP requests drains, stops on SIGTERM in the middle of it, and loses nothing.
 func TestWorkerAnswersHTTP(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const n = 20_000
@@ -77,7 +77,7 @@ func TestWorkerAnswersHTTP(t *testing.T) {
 	})
 }
 
-// TestWorkerAnswersBeforeItIsConnected: a worker that cannot reach its server says so, without secrets, and ends by a signal.
+// TestWorkerAnswersBeforeItIsConnected: a worker that cannot reach its server says so, without secrets, and ends on a signal.
 func TestWorkerAnswersBeforeItIsConnected(t *testing.T) {
 	w, address := startAnswering(t, "--url", "mongodb://bob:secret@127.0.0.1:1/shop?serverSelectionTimeoutMS=120000", "--type", "t")
 	code, body := ask(address + "/readyz")
@@ -89,7 +89,7 @@ func TestWorkerAnswersBeforeItIsConnected(t *testing.T) {
 			t.Errorf("%s: %d\n%s", path, code, body)
 		}
 	}
-	// Somebody else's port is one clear error.
+	// A port in use gives one clear error.
 	refused(t, run(t, nil, "worker", "--type", "t", "--listen", strings.TrimPrefix(address, "http://"), "--url", embedded(t).url), failed, "in use")
 	w.signal(t, syscall.SIGTERM)
 	if code := w.wait(t, time.Minute); code != 0 {
@@ -100,7 +100,7 @@ func TestWorkerAnswersBeforeItIsConnected(t *testing.T) {
 	}
 }
 
-// TestTopAndTypesShow: what workers and operators do is visible.
+// TestTopAndTypesShow: top and types show display the actions of workers and operators.
 func TestTopAndTypesShow(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		bury(t, b, "audit", 3, "bad format")
@@ -118,7 +118,7 @@ func TestTopAndTypesShow(t *testing.T) {
 			rows[1].State != "idle" || rows[0].Rate != nil {
 			t.Errorf("top: %+v", rows)
 		}
-		table := mustRun(t, nil, "fencepost", "top", "--url", b.url).stdout // no terminal: once
+		table := mustRun(t, nil, "fencepost", "top", "--url", b.url).stdout // without a terminal it prints once
 		if !strings.Contains(table, "paused (disk swap)") || strings.Contains(table, "\x1b") || strings.Count(table, "\n") != 3 {
 			t.Errorf("top: %s", table)
 		}
@@ -184,7 +184,7 @@ func TestWrongOperationsArgumentsAreUsageErrors(t *testing.T) {
 	}
 }
 
-// TestConfigurationFile: one file for all three programs, and worker config shows what comes of it.
+// TestConfigurationFile: one file configures all three programs, and worker config shows the result.
 func TestConfigurationFile(t *testing.T) {
 	b := embedded(t)
 	config := filepath.Join(t.TempDir(), "config.yaml")

@@ -20,10 +20,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// hostileTypes are names that would lead elsewhere if they became parts of paths.
+// hostileTypes are names that would lead outside the directory if they became parts of paths.
 var hostileTypes = []string{"../evil", "../../evil", "/tmp/fencepost-evil", "a/../../evil", "a/b", "..", ".", "", ".evil", "EVIL", "evil\x00", "evil\n", "evil@0002", "é"}
 
-// insertForeign puts a message and a registered type into the queue past everything that Fencepost checks, as a foreign publisher could.
+// insertForeign inserts a message and a registered type into the queue, bypassing all checks of Fencepost, as a foreign publisher could.
 func insertForeign(t *testing.T, b backend, typ string) {
 	t.Helper()
 	id := queue.NewID(time.Now().Add(-time.Minute), 7, 1)
@@ -78,7 +78,7 @@ func tree(t *testing.T, dir string) map[string]fs.FileMode {
 	return found
 }
 
-// Whatever a foreign publisher calls its types, no worker leaves its directory, and the right types are served all the same.
+// Whatever a foreign publisher calls its types, no worker leaves its directory, and valid types are still served.
 func TestForeignTypesLeadNowhere(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		root := t.TempDir()
@@ -87,7 +87,7 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 		for _, typ := range hostileTypes {
 			insertForeign(t, b, typ)
 		}
-		foreign := b.server == nil && strings.HasPrefix(b.url, "mongodb") // "a/b/ID" and "a/../../evil/ID" are of type "a" there, under keys that are no messages'
+		foreign := b.server == nil && strings.HasPrefix(b.url, "mongodb") // "a/b/ID" and "a/../../evil/ID" are of type "a" there, under keys that do not belong to messages
 		want := 0
 		if foreign {
 			want = 7
@@ -110,10 +110,10 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 		if _, err := os.Lstat("/tmp/fencepost-evil.fpl"); err == nil {
 			t.Error("the worker made /tmp/fencepost-evil.fpl")
 		}
-		// Nor do those who name types themselves get anywhere.
+		// Naming such types in arguments does not work either.
 		for _, typ := range hostileTypes {
 			if strings.ContainsAny(typ, "\x00\n") {
-				continue // no argument can have the one, and a list of values ends with the other
+				continue // an argument cannot contain NUL, and a line feed ends a list of values
 			}
 			for _, args := range [][]string{
 				{"worker", "--url", b.url, "--dir", b.dir, "--until-empty", "--type=" + typ},
@@ -129,7 +129,7 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 	})
 }
 
-// TestStraysAreReported: the list of types, doctor and a worker's log report what has a name that no type may have.
+// TestStraysAreReported: the list of types, doctor and a worker's log report types with invalid names.
 func TestStraysAreReported(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		drainable(t, b, 10)
@@ -158,7 +158,7 @@ func TestStraysAreReported(t *testing.T) {
 	})
 }
 
-// Files are for their owner and group, directories too, whatever the umask allows; and the umask may take more away.
+// Files and directories are accessible only to owner and group, whatever the umask allows; the umask may restrict them further.
 func TestFileModes(t *testing.T) {
 	for _, umask := range []fs.FileMode{0o000, 0o022, 0o027, 0o077} {
 		t.Run(fmt.Sprintf("umask %03o", umask), func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestFileModes(t *testing.T) {
 	}
 }
 
-// A link that somebody has put where a program is about to write does not make it write elsewhere.
+// A link planted where a program is about to write does not redirect the write.
 func TestLinksAreNotFollowed(t *testing.T) {
 	b := embedded(t)
 	drainable(t, b, 10)
@@ -241,7 +241,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-// oneLine is an input of one line.
+// oneLine returns an input of one line.
 func oneLine(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "input")

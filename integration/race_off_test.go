@@ -2,5 +2,5 @@
 
 package integration
 
-// raceEnabled: the programs are built with the race detector when the tests are.
+// raceEnabled means that the tests, and so the programs, are built with the race detector.
 const raceEnabled = false

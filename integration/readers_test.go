@@ -20,12 +20,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxReaderRSS is what a program that reads a file may take, whatever is in it: docs/limits.md.
+// maxReaderRSS is the most memory that a program may take to read a file, whatever its content: docs/limits.md.
 const maxReaderRSS = 256 << 20
 
-const envPeak = "FENCEPOST_TEST_PEAK" // a process that runs its arguments, and writes their peak memory to this file
+const envPeak = "FENCEPOST_TEST_PEAK" // makes this binary run its arguments, and write their peak memory to this file
 
-// peakProcess runs a program. The kernel's peak for a process begins with that of its parent, so the parent is a small one.
+// peakProcess runs a program. The kernel's peak for a process starts with that of its parent, so the parent must be small.
 func peakProcess(file string) int {
 	cmd := exec.Command(os.Args[1], os.Args[2:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -35,7 +35,7 @@ func peakProcess(file string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// peakOf returns exit code, peak memory in bytes, and stderr of a program, whose output goes nowhere.
+// peakOf returns exit code, peak memory in bytes, and stderr of a program, whose stdout is discarded.
 func peakOf(t *testing.T, program string, args ...string) (code int, peak int64, stderr string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "peak")
@@ -58,7 +58,7 @@ func peakOf(t *testing.T, program string, args ...string) (code int, peak int64,
 	return cmd.ProcessState.ExitCode(), peak, errs.String()
 }
 
-// craftedFile writes files that no writer of ours would write, but whose checksums are right.
+// craftedFile writes files that no Fencepost writer would write, but whose checksums are correct.
 type craftedFile struct {
 	t     *testing.T
 	path  string
@@ -101,7 +101,7 @@ func craft(t *testing.T, dir, typ string) *craftedFile {
 	return c
 }
 
-// record appends one; count is 0 for anchors. raw is the length of the decompressed body, 0: it is not compressed.
+// record appends a record; count is 0 for anchors. raw is the length of the decompressed body, or 0 if it is not compressed.
 func (c *craftedFile) record(magic string, count, flags, raw int, body []byte) {
 	le := binary.LittleEndian
 	lead := 16
@@ -154,7 +154,7 @@ func (c *craftedFile) record(magic string, count, flags, raw int, body []byte) {
 	}
 }
 
-// region begins one; what is before it is durable.
+// region begins a region; everything before it is durable.
 func (c *craftedFile) region(holder string) {
 	c.epoch++
 	durable := c.durable
@@ -168,7 +168,7 @@ func (c *craftedFile) region(holder string) {
 	c.record("FPO1", 0, 0, 0, body)
 }
 
-// checkpoint has any state.
+// checkpoint appends a checkpoint with any state.
 func (c *craftedFile) checkpoint(state []byte) {
 	c.durable = c.off
 	body := make([]byte, 9, 32+len(state))
@@ -186,24 +186,24 @@ func (c *craftedFile) close() string {
 	return c.path
 }
 
-// craftedID is the ID of message n of a producer.
+// craftedID returns the ID of message n of a producer.
 func craftedID(producer, n uint64) []byte {
 	id := binary.BigEndian.AppendUint64([]byte{1, 2, 3, 4, 5, 6}, producer)
 	return append(id, byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 }
 
-// craftedMessage is one of a body: rest is the payload with its length, and headers if there are some.
+// craftedMessage appends a message to a body: rest is the payload with its length, and any headers.
 func craftedMessage(b []byte, producer, n uint64, rest []byte) []byte {
 	b = append(append(b, 0, 20), craftedID(producer, n)...)
 	return append(append(b, 0), rest...)
 }
 
-// headerBomb: 200 records in each batch with the most headers that a record can have, all empty.
+// headerBomb writes batches of 200 records with the most headers that a record can have, all empty.
 func headerBomb(c *craftedFile, pack *zstd.Encoder) {
 	rest := binary.AppendUvarint([]byte{0}, 65537)
 	rest = append(rest, make([]byte, 2*65537)...)
 	n := uint64(0)
-	for k := range 2 { // each in other places of its batch than those before
+	for k := range 2 { // each at other positions of its batch than the previous one
 		var body []byte
 		for range k * 200 {
 			n++
@@ -217,7 +217,7 @@ func headerBomb(c *craftedFile, pack *zstd.Encoder) {
 	}
 }
 
-// recordBomb: as many records as a batch can have, 64 MiB, and then a quarter of that, each of a producer of its own.
+// recordBomb writes as many records as a batch can have, 64 MiB, and then a quarter of that, each with its own producer.
 func recordBomb(c *craftedFile, pack *zstd.Encoder) {
 	rest := make([]byte, 64-23)
 	rest[0] = byte(len(rest) - 1)
@@ -234,7 +234,7 @@ func recordBomb(c *craftedFile, pack *zstd.Encoder) {
 	c.record("FPB1", most/4, 0, len(body), pack.EncodeAll(body, nil))
 }
 
-// largeBatches: batches of up to 64 MiB as they are stored, and as they are decompressed, and one payload of which each byte is six in JSON.
+// largeBatches writes batches of up to 64 MiB stored, and of up to 64 MiB decompressed, and one payload in which each byte takes six in JSON.
 func largeBatches(c *craftedFile, pack *zstd.Encoder) {
 	r := rand.NewChaCha8([32]byte{})
 	n := uint64(0)
@@ -255,11 +255,11 @@ func largeBatches(c *craftedFile, pack *zstd.Encoder) {
 			body = message(body, 1<<20-64, false)
 		}
 		c.record("FPB1", mib, 0, 0, body)
-		c.record("FPB1", mib, 0, len(body), pack.EncodeAll(body, nil)) // random: about as long; its numbers come twice
+		c.record("FPB1", mib, 0, len(body), pack.EncodeAll(body, nil)) // random, so about as long; its numbers occur twice
 	}
 }
 
-// TestNoFileTakesDownAReader runs every program that reads files on files that were made to take much memory.
+// TestNoFileTakesDownAReader runs every program that reads files on files crafted to take much memory.
 func TestNoFileTakesDownAReader(t *testing.T) {
 	t.Parallel()
 	if raceEnabled {
@@ -298,7 +298,7 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 				c.region(fmt.Sprintf("%0250d", i))
 			}
 		},
-		// Fences that nobody opened, so that there are bytes that do not count between all regions.
+		// Fences of writers that never opened the file, so that there are void bytes between all regions.
 		"void": func(c *craftedFile) {
 			for range 40_000 {
 				c.region("w1")
@@ -306,7 +306,7 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 				c.off += 8
 			}
 		},
-		// Nothing tells of any of these that it is durable.
+		// Nothing proves that any of these records is durable.
 		"unproved": func(c *craftedFile) {
 			c.region("w1")
 			for i := range uint64(300_000) {
@@ -320,14 +320,14 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 			fill(c)
 			worker := int64(maxReaderRSS)
 			if name == "producers" {
-				worker = 300 << 20 // with a state of more than a million, see docs/limits.md
+				worker = 300 << 20 // with a state of more than a million producers, see docs/limits.md
 			}
 			readersStayWithin(t, dir, c.close(), worker)
 		})
 	}
 }
 
-// TestPythonReaderStaysSmall: a batch that is small as bytes is not much larger as messages.
+// TestPythonReaderStaysSmall: a batch of few bytes does not take much memory as messages.
 func TestPythonReaderStaysSmall(t *testing.T) {
 	t.Parallel()
 	python, err := exec.LookPath("python3")
@@ -343,7 +343,7 @@ func TestPythonReaderStaysSmall(t *testing.T) {
 		body = craftedMessage(body, 1, n+1, rest)
 	}
 	c.record("FPB1", 8, 8, 0, body)
-	c.record("FPB1", 1, 0, 64<<20, []byte("\x28\xb5\x2f\xfd")) // claims much, and does not decode, if this Python has zstd
+	c.record("FPB1", 1, 0, 64<<20, []byte("\x28\xb5\x2f\xfd")) // claims a large size, and does not decode, if this Python has zstd
 	path := c.close()
 	for _, command := range []string{"cat", "verify"} {
 		code, peak, stderr := peakOf(t, python, "../docs/format/read_fpl.py", command, path)
@@ -354,7 +354,7 @@ func TestPythonReaderStaysSmall(t *testing.T) {
 	}
 }
 
-// TestTooMuchToTakeInTakesLittleMemory: of two million producers a worker takes in some, and refuses the rest.
+// TestTooMuchToTakeInTakesLittleMemory: a worker that reads a file with two million producers stops after some of them and refuses the file.
 func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
@@ -364,7 +364,7 @@ func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
 	c := craft(t, dir, "t")
 	c.region("w1")
 	c.record("FPB1", 1, 0, 0, craftedMessage(nil, 1<<40, 1, []byte{0}))
-	c.durable = c.off // so it is damage if it cannot be read
+	c.durable = c.off // so unreadable bytes are damage
 	for k := range uint64(2) {
 		var body []byte
 		for i := range uint64(1 << 20) {
@@ -379,7 +379,7 @@ func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
 		{"fencepost", "compact", "--allow-overlay", "--url", url, path},
 		{"fencepost", "repair", "--allow-overlay", "--url", url, path},
 	} {
-		if args[1] == "repair" { // which leaves alone what is not damaged
+		if args[1] == "repair" { // repair changes only damaged files
 			damageFirst(t, path)
 		}
 		code, peak, stderr := peakOf(t, args[0], args[1:]...)
@@ -404,7 +404,7 @@ func damageFirst(t *testing.T, path string) {
 	must(t, err)
 }
 
-// readersStayWithin runs them on the one file of a directory. worker is what a worker may take, in bytes.
+// readersStayWithin runs all reading programs on the one file of a directory. worker is the most memory that a worker may take, in bytes.
 func readersStayWithin(t *testing.T, dir, path string, worker int64) {
 	t.Helper()
 	url := "sqlite://" + filepath.Join(dir, "fencepost.db")

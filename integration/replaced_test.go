@@ -22,8 +22,8 @@ func moveDatabase(t *testing.T, from, to string) {
 	}
 }
 
-// TestDatabaseReplacedUnderAProducer: it ends, and says what is confirmed and what is in doubt. With the old database back in its place the same
-// command goes on.
+// TestDatabaseReplacedUnderAProducer: the producer ends, and says what is confirmed and what is in doubt. With the old database back in place
+// the same command continues.
 func TestDatabaseReplacedUnderAProducer(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		t.Run(map[bool]string{false: "removed", true: "replaced"}[replaced], func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestDatabaseReplacedUnderAProducer(t *testing.T) {
 	}
 }
 
-// TestDatabaseReplacedUnderAWorker: it does not go on with a file that nobody else can see, and says why. Started again it takes what is there.
+// TestDatabaseReplacedUnderAWorker: the worker stops rather than write to a database that no other program sees, and says why. With the old database back, a restarted worker continues.
 func TestDatabaseReplacedUnderAWorker(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		for _, types := range [][]string{{"--type", "t"}, {"--all-types"}} {

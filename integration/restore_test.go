@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/integration/kit"
 )
 
-// TestOperationsExamples runs the examples of docs/operations.md that say so, and compares what they print.
+// TestOperationsExamples runs the marked examples of docs/operations.md, and compares their output.
 func TestOperationsExamples(t *testing.T) {
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -28,7 +28,7 @@ func TestOperationsExamples(t *testing.T) {
 	for _, block := range blocks {
 		title, _, _ := strings.Cut(block[1], "\n")
 		t.Run(title, func(t *testing.T) {
-			// The first example needs its sequence of delayed messages to go on, which it does for a minute.
+			// The first example needs its sequence of delayed messages to continue, which it does for a minute.
 			for {
 				began := time.Now()
 				problem := runExample(t, block[1])
@@ -44,7 +44,7 @@ func TestOperationsExamples(t *testing.T) {
 	}
 }
 
-// runExample runs the commands of a console block in an empty directory. It returns what differs.
+// runExample runs the commands of a console block in an empty directory. It returns the differences.
 func runExample(t *testing.T, block string) (problem string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func runExample(t *testing.T, block string) (problem string) {
 	return ""
 }
 
-// matches compares what was printed with what a document says: an ellipsis stands for anything within a line.
+// matches compares output with the expected text of a document. An ellipsis matches anything within a line.
 func matches(want, got string) bool {
 	want, got = strings.TrimSpace(want), strings.TrimSpace(got)
 	return regexp.MustCompile(`^` + strings.ReplaceAll(regexp.QuoteMeta(want), "…", ".*") + `$`).MatchString(got)
@@ -85,7 +85,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// snapshot is a backup of the backend's database, taken while nothing runs. It returns what restores it.
+// snapshot backs up the backend's database while no program runs, and returns a function that restores it.
 func (b backend) snapshot(t *testing.T) (restore func()) {
 	t.Helper()
 	back, err := b.db.BackUp()

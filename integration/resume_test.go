@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// progress is what the tests look at in a state file.
+// progress is the part of a state file that the tests check.
 type progress struct {
 	Messages int64 `json:"messages"`
 	InFlight int   `json:"in_flight"`
@@ -25,7 +25,7 @@ func readProgress(t *testing.T, path string) (p progress) {
 		return p
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &p) // whenever it is read it is whole
+		err = json.Unmarshal(b, &p) // the file is complete whenever it is read
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -33,8 +33,8 @@ func readProgress(t *testing.T, path string) (p progress) {
 	return p
 }
 
-// TestKilledPublishIsResumed: given a file whose publishing is killed again and again, while a worker drains, then the same command goes on until
-// every line is in the type's file once and in order.
+// TestKilledPublishIsResumed: the publishing of a file is killed again and again, while a worker drains. The same command resumes it until every
+// line is in the type's file once and in order.
 func TestKilledPublishIsResumed(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -68,7 +68,7 @@ func TestKilledPublishIsResumed(t *testing.T) {
 				t.Errorf("after SIGTERM: exit code %d, %+v", code, readProgress(t, state))
 			}
 			if i%2 == 0 {
-				drain() // then what was in flight is not in the queue any more
+				drain() // messages that were in flight then are no longer in the queue
 			}
 		}
 		if p := readProgress(t, state); p.Done || p.Messages >= lines {
@@ -94,7 +94,7 @@ func TestKilledPublishIsResumed(t *testing.T) {
 	})
 }
 
-// TestResumeRefuses: a state file of something else, or whose messages nobody remembers, is refused with the remedy and left as it is.
+// TestResumeRefuses: a foreign state file, or one whose messages are no longer remembered, is refused with the remedy and not changed.
 func TestResumeRefuses(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -118,8 +118,8 @@ func TestResumeRefuses(t *testing.T) {
 	}
 	refused(t, publish("--type", "t", "--resume", state, "/dev/null"), usage, "regular file")
 
-	// A pause interrupts it; afterwards the same command does the rest.
-	mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "other", "--message", "m") // makes the database
+	// A pause interrupts publishing; afterwards the same command publishes the rest.
+	mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "other", "--message", "m") // creates the database
 	mustRun(t, nil, "fencepost", "types", "pause", "t", "--create", "--publish", "--url", b.url)
 	same := []string{"--type", "t", "--header", "k=v", "--resume", state, input}
 	refused(t, publish(same...), notNow, "line 1", "fencepost types resume t")
@@ -142,7 +142,7 @@ func TestResumeRefuses(t *testing.T) {
 		t.Errorf("a refusal changed the state: %s, %v", now, err)
 	}
 
-	// Messages in flight that are too old to be recognised.
+	// Messages in flight that are too old to be recognised as copies.
 	var old map[string]any
 	if err := json.Unmarshal(kept, &old); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestResumeRefuses(t *testing.T) {
 	refused(t, publish(same...), failed, "too old", "2 messages after line 0", "fencepost types peek", "fencepost cat")
 	path("state", string(kept))
 
-	// Two at a time.
+	// Two commands at a time.
 	limit := func(n string) {
 		t.Helper()
 		mustRun(t, nil, "fencepost", "types", "limit", "t", "--max-backlog", n, "--url", b.url)

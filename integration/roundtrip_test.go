@@ -43,7 +43,7 @@ func TestWordsRoundTripByteForByte(t *testing.T) {
 	})
 }
 
-// Payloads of every size and kind come out as they went in.
+// Payloads of every size and kind are read back unchanged.
 func TestBinaryPayloadsRoundTripByteForByte(t *testing.T) {
 	t.Parallel()
 	sizes := []int{0, 1, 255, 4096, 1<<20 + 1, 8 << 20, 8<<20 + 1, 15 << 20}
@@ -74,7 +74,7 @@ func TestBinaryPayloadsRoundTripByteForByte(t *testing.T) {
 			t.Fatal("the payloads changed on their way")
 		}
 
-		// And what cat prints can be published again.
+		// The output of cat can be published again.
 		mustRun(t, bytes.NewReader(out), "producer", "publish", "--url", b.url, "--type", "copy", "--format", "len32")
 		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty")
 		if got := payloads(t, b, "copy"); !slices.EqualFunc(got, want, bytes.Equal) {

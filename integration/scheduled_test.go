@@ -29,7 +29,7 @@ func delayedLines(t *testing.T, b backend, args ...string) (rows []delayedLine) 
 }
 
 // TestDelayedMessagesSurviveAKilledScheduler: thousands of messages become due while the worker that promotes them is killed. Each is in
-// its file once, in order, and what was removed before is not.
+// its file once, in order, except those that were removed before.
 func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -78,7 +78,7 @@ func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 		first.signal(t, syscall.SIGKILL)
 		second := worker("second worker")
 		eventually(t, 2*time.Minute, "everything that is due is promoted and appended", func() bool {
-			// In this order: messages are pending before they are no longer delayed.
+			// The order matters: messages become pending before they stop being delayed.
 			if len(delayedLines(t, b)) != 1 {
 				return false
 			}

@@ -31,7 +31,7 @@ func commandsWithURL(t *testing.T, program string, words ...string) (found []str
 	return found
 }
 
-// argumentsOf are what commands need in addition to the URL to get as far as opening it.
+// argumentsOf holds the arguments that commands need, besides the URL, to get as far as opening it.
 var argumentsOf = map[string]string{
 	"worker":                      "--type t --until-empty --log-level debug",
 	"worker config":               "--type t",
@@ -69,15 +69,15 @@ var argumentsOf = map[string]string{
 	"fencepost serve":             "--listen 127.0.0.1:0",
 }
 
-// publishOne makes the embedded database that programs find without --url.
+// publishOne creates the embedded database that programs find without --url.
 func publishOne(t *testing.T, dir string) {
 	t.Helper()
 	mustRun(t, nil, "producer", "publish", "--url", "sqlite://"+filepath.Join(dir, "data", "fencepost.db"), "--type", "t", "--message", "x")
 }
 
-// No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.
+// No program reveals a password, whatever is wrong with the server, the URL, or the source of the URL.
 func TestNoCommandTellsThePassword(t *testing.T) {
-	t.Parallel() // it waits for most of its time
+	t.Parallel() // it spends most of its time waiting
 	hangsUp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			c.Close()
 		}
 	}()
-	// The password's parts have letters: the random names of directories are digits, and printed.
+	// The password's parts contain letters, because the random names of directories consist of digits, and are printed.
 	const options = "?serverSelectionTimeoutMS=200&tlsCertificateKeyFilePassword=secret-option&authSource=admin"
 	urls := map[string]string{
 		"nobody listens":    "mongodb://bob:secret-47xi@127.0.0.1:1/" + options,
@@ -126,7 +126,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			t.Errorf("%s: %q tells the password:\n%s", what, args[0:min(3, len(args))], out)
 		}
 		if slices.Contains(files, args[min(1, len(args)-1)]) {
-			return // they fail at the file before
+			return // they fail earlier, at the file
 		}
 		if what == "nobody listens" && args[1] != "config" && !strings.Contains(string(out), "127.0.0.1:1") {
 			t.Errorf("%q did not come so far as to open the URL:\n%s", args, out)
@@ -135,7 +135,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			t.Errorf("%s: %q succeeded:\n%s", what, args, out)
 		}
 	}
-	// Contents of files that are no configuration, and may be full of passwords.
+	// Files that are not configurations, and may be full of passwords.
 	noConfigs := map[string]string{
 		"unknown anchor": "url: *secret-47xi\n",
 		"shadow":         "root:$6$secret$47xi:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
@@ -172,7 +172,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 				}
 				check(t, dir, name, args, "FENCEPOST_URL="+u)
 				if command != "worker" && name != "nobody listens" {
-					continue // … and for the other ways to give them
+					continue // … and for the other ways to pass the URL
 				}
 				check(t, dir, name+", by flag", append(slices.Clone(args), "--url", u))
 				check(t, dir, name+", as argument by mistake", append(slices.Clone(args), u, u))
@@ -185,7 +185,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			}
 		})
 	}
-	// A store may be in a database with a password of its own.
+	// A store may be in a database with its own password.
 	for _, command := range []string{"worker --type t --until-empty --log-level debug", "worker config --type t", "fencepost verify", "fencepost cat t", "fencepost tail t",
 		"fencepost compact t", "fencepost repair t", "fencepost doctor", "fencepost keep --size 1GiB --dry-run", "fencepost ui --listen 127.0.0.1:0", "fencepost serve --listen 127.0.0.1:0"} {
 		t.Run(command+", store", func(t *testing.T) {

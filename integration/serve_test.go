@@ -55,7 +55,7 @@ func drainAll(t *testing.T, b backend) {
 	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty")
 }
 
-// inFile returns the payloads in a type's file, after it was verified.
+// inFile verifies a type's file and returns its payloads.
 func inFile(t *testing.T, b backend, typ string) string {
 	t.Helper()
 	file := filepath.Join(b.dir, typ+".fpl")
@@ -63,7 +63,7 @@ func inFile(t *testing.T, b backend, typ string) string {
 	return mustRun(t, nil, "fencepost", "cat", file).stdout
 }
 
-// TestTokenIsNoArgument: everybody on a machine can read the arguments of its programs, so publish.sh gives curl the token in another way.
+// TestTokenIsNoArgument: every user of a machine can read the arguments of its programs, so publish.sh passes the token to curl in another way.
 func TestTokenIsNoArgument(t *testing.T) {
 	dir := t.TempDir()
 	fake := "#!/bin/sh\nprintf '%s\\n' \"$@\"\nfor a; do case $a in @/dev/*) cat \"${a#@}\" >&2;; esac; done\n"
@@ -80,7 +80,7 @@ func TestTokenIsNoArgument(t *testing.T) {
 	}
 }
 
-// Messages that curl has published are in the file once, whatever is repeated; and curl reads what is there.
+// Messages published with curl are in the file once, whatever is repeated, and curl can read them.
 func TestPublishWithCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl")
@@ -118,7 +118,7 @@ func TestPublishWithCurl(t *testing.T) {
 		if want := mustRun(t, nil, "fencepost", "cat", "--format", "json", "--from", "2498", "-n", "1", filepath.Join(b.dir, "orders.fpl")).stdout; r.stdout != want {
 			t.Errorf("%v, cat prints %s", r, want)
 		}
-		for seconds := 1; ; seconds *= 2 { // a tail has no end
+		for seconds := 1; ; seconds *= 2 { // a tail does not end
 			r = client(t, "", "", "curl", "-sSN", "--max-time", strconv.Itoa(seconds), "-H", auth, "-H", "Last-Event-ID: 2497", url+"/v1/types/orders/tail")
 			if strings.Contains(r.stdout, "id: 2497") {
 				t.Error(r)
@@ -140,7 +140,7 @@ func TestPublishWithCurl(t *testing.T) {
 	})
 }
 
-// A server that is killed while messages come in has confirmed nothing that is lost; the same request to another one adds what is missing.
+// A server that is killed while it receives messages loses no confirmed message; the same request to another server adds the missing ones.
 func TestKilledServerLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
@@ -189,7 +189,7 @@ func TestKilledServerLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// The example in JavaScript publishes and reads its messages; run again it adds nothing.
+// The JavaScript example publishes and reads its messages; a second run adds nothing.
 func TestPublishWithNode(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("node"); err != nil {
@@ -212,7 +212,7 @@ func TestPublishWithNode(t *testing.T) {
 	}
 }
 
-// Files in a store are read and followed as those of a directory.
+// Files in a store are read and followed like those in a directory.
 func TestServeReadsAStore(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -28,7 +28,7 @@ func letterPayload(t *testing.T, b backend, l deadRow) string {
 }
 
 // TestCopyFromAMomentBeforeIsRefused: messages are acknowledged right after a copy of the file was made, their worker dies at once, and the copy is
-// put back. The registry knows better: no worker goes on with the copy, and none does when the newest file is back.
+// put back. Because of the registry no worker continues with the copy. When the newest file is back, a worker continues with that.
 func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -69,15 +69,15 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 	})
 }
 
-// TestRestoredDatabaseKeepsDeadLetters: the database is set back to before a message became a dead letter. It becomes one again, and the two beside
-// it are copies.
+// TestRestoredDatabaseKeepsDeadLetters: the database is set back to before a message became a dead letter. It becomes one again, and its two
+// neighbours are recognised as copies.
 func TestRestoredDatabaseKeepsDeadLetters(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)
 	mustRun(t, strings.NewReader("one\ntwo\nthree\n"), "producer", "publish", "--url", b.url, "--type", "t", "--header", "a=b")
 	db, err := sqlitedb.Open(t.Context(), strings.TrimPrefix(b.url, "sqlite://"), sqlitedb.Options{})
 	must(t, err)
-	headers, err := json.Marshal(map[string]string{"a": strings.Repeat("b", queue.MaxHeaders)}) // no file takes that
+	headers, err := json.Marshal(map[string]string{"a": strings.Repeat("b", queue.MaxHeaders)}) // no file accepts that
 	must(t, err)
 	must(t, db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
 		n, err := tx.Exec(`UPDATE queue_messages SET headers = ? WHERE payload = ?`, string(headers), []byte("two"))
@@ -103,8 +103,8 @@ func TestRestoredDatabaseKeepsDeadLetters(t *testing.T) {
 	}
 }
 
-// TestStateFileThatIsSetBackLosesNothing: a producer's state file is put back to an earlier state, and the input was edited where nobody looks
-// for it. The producer gives numbers a second time: what it publishes becomes dead letters and is never taken for copies, drained or not.
+// TestStateFileThatIsSetBackLosesNothing: a producer's state file is set back to an earlier state, and the input was edited where the producer does
+// not check it. The producer assigns numbers a second time: its messages become dead letters and are never taken for copies, drained or not.
 func TestStateFileThatIsSetBackLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, drained := range map[string]bool{"drained": true, "pending": false} {
@@ -127,7 +127,7 @@ func TestStateFileThatIsSetBackLosesNothing(t *testing.T) {
 			if drained {
 				drain()
 			}
-			// The state as it was behind the first 200 lines.
+			// The state as it was after the first 200 lines.
 			var earlier map[string]any
 			saved, err := os.ReadFile(state)
 			must(t, err)
@@ -139,7 +139,7 @@ func TestStateFileThatIsSetBackLosesNothing(t *testing.T) {
 			edited := text.Bytes()
 			copy(edited[250*width:], "edited")
 			must(t, os.WriteFile(input, edited, 0o600))
-			time.Sleep(2 * time.Millisecond) // what is published now has later times
+			time.Sleep(2 * time.Millisecond) // messages published from here on have later times
 
 			if r := publish(); !strings.Contains(r.stdout, fmt.Sprintf("published=%d ", lines-before)) {
 				t.Errorf("%v", r)

@@ -18,10 +18,10 @@ import (
 
 var publishedField = regexp.MustCompile(`published=(\d+) unknown=(\d+) rejected=(\d+)`)
 
-// Given producers and workers that are told to stop, or killed, at random moments from their start on, then what a producer said it
-// has published is in the files once and in order, nobody needs longer than its grace, and the exit codes tell what happened.
+// Given producers and workers that are told to stop, or killed, at random moments from their start on, then the messages that a producer
+// reported as published are in the files once and in order, no program needs longer than its grace, and the exit codes are correct.
 func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
-	t.Parallel() // it waits for most of its time
+	t.Parallel() // it spends most of its time waiting
 	rounds := 10
 	if testing.Short() {
 		rounds = 4
@@ -56,7 +56,7 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 			p := start(t, fmt.Sprint("producer ", i), "producer", append(publish, input)...)
 			w := start(t, fmt.Sprint("worker ", i), "worker", work...)
 			wait := time.Duration(rng.IntN([]int{20, 200, 1500}[rng.IntN(3)])) * time.Millisecond
-			time.Sleep(wait) // the moment
+			time.Sleep(wait) // the random moment
 			kill := i%4 == 3
 			if kill {
 				w.signal(t, syscall.SIGKILL)
@@ -74,12 +74,12 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 				t.Errorf("round %d: the producer ended with exit code %d after %v: %s", i, code, wait, p.stdout.String())
 			}
 			code = w.wait(t, time.Minute)
-			early = code == -1 && w.stderr.String() == "" // before the program was there to notice
+			early = code == -1 && w.stderr.String() == "" // before the program could handle the signal
 			if want := map[bool]int{true: -1, false: 0}[kill]; code != want && !early && !(untilEmpty && code == stopped) {
 				t.Errorf("round %d: the worker ended with exit code %d after %v", i, code, wait)
 			}
 		}
-		// On a very slow machine that may have been too early for everything.
+		// On a very slow machine every signal may have been too early.
 		mustRun(t, strings.NewReader(fmt.Sprintf("%d 0 the last one\n", rounds)), "producer", "publish", "--url", b.url, "--type", "orders")
 		confirmed = append(confirmed, 1)
 		last := start(t, "last worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "orders")
@@ -106,7 +106,7 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 	})
 }
 
-// allPayloads prints all files of a directory, in their order.
+// allPayloads returns the output of cat for all files of a directory, in order.
 func allPayloads(t *testing.T, b backend) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.dir, "*.fpl"))
@@ -117,8 +117,8 @@ func allPayloads(t *testing.T, b backend) []string {
 	return strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 }
 
-// TestStoppedCommandsSaySo: a command that waits for its server ends on SIGTERM, with the exit code for that, and does not take the
-// end for something that it has found.
+// TestStoppedCommandsSaySo: a command that waits for its server ends on SIGTERM, with the exit code for that, and does not report the
+// interruption as a finding.
 func TestStoppedCommandsSaySo(t *testing.T) {
 	for _, args := range []string{"doctor", "setup --check", "top", "types ls", "types show t", "types peek t", "types purge t --all --yes", "locks ls", "locks watch",
 		"dead ls", "dead requeue --all", "scheduled ls", "scheduled rm --all"} {
@@ -134,7 +134,7 @@ func TestStoppedCommandsSaySo(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if _, err := c.Read(make([]byte, 1)); err != nil { // now it has asked, and waits
+			if _, err := c.Read(make([]byte, 1)); err != nil { // now it has sent a request, and waits
 				t.Fatal(err)
 			}
 			p.signal(t, syscall.SIGTERM)
@@ -152,7 +152,7 @@ func TestStoppedCommandsSaySo(t *testing.T) {
 	}
 }
 
-// TestStoppedProducer: a producer that waits ends soon after a signal, and tells what is stored, what is not and what nobody knows.
+// TestStoppedProducer: a waiting producer ends soon after a signal, and reports which messages are stored, not stored, and unknown.
 func TestStoppedProducer(t *testing.T) {
 	t.Parallel()
 	t.Run("full backlog", func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestStoppedProducer(t *testing.T) {
 			t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, p.stdout.String(), p.stderr.String())
 		}
 	})
-	// The server does not answer any more: whatever was sent may have landed.
+	// The server does not answer any more: any message sent may have been stored.
 	t.Run("no answer", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes a server of its own; not with -short")
@@ -187,12 +187,12 @@ func TestStoppedProducer(t *testing.T) {
 		s := mongotest.NewServer(t)
 		b := backend{url: s.URI()}
 		p := start(t, "producer", "producer", "publish", "--type", "t", "--count", "1e6", "--rate", "1k", "--url", b.url)
-		// Not at the beginning, when it has to ask about the type before it sends more.
+		// Not at the beginning, when it has to query the type before it sends more.
 		eventually(t, time.Minute, "it publishes", func() bool { return pending(t, b)["t"] > 500 })
 		if err := s.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second) // something is on its way
+		time.Sleep(time.Second) // something is in flight
 		p.signal(t, syscall.SIGTERM)
 		waits := func() bool { return strings.Contains(p.stderr.String(), "a second signal exits at once") }
 		eventually(t, time.Minute, "it waits for the answer, or not any more", func() bool {
@@ -220,8 +220,8 @@ func TestStoppedProducer(t *testing.T) {
 	})
 }
 
-// TestIdleWorkersStopWhileTheServerIsPaused: workers with nothing in hand, one that holds a type and one that stands by, stop at once, with 0. The
-// lock of the one is free when the server goes on, or its lease is over.
+// TestIdleWorkersStopWhileTheServerIsPaused: idle workers, one that holds a type and one that stands by, stop at once, with 0. The lock of the first
+// is free when the server resumes, or when its lease has expired.
 func TestIdleWorkersStopWhileTheServerIsPaused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a server of its own; not with -short")
@@ -246,7 +246,7 @@ func TestIdleWorkersStopWhileTheServerIsPaused(t *testing.T) {
 	for i, w := range workers {
 		began := time.Now()
 		w.signal(t, syscall.SIGTERM)
-		// A second, and what a busy machine needs; without the rule it takes the grace of 20 s and more.
+		// A second, plus time for a busy machine. Without the rule it takes the grace of 20 s or more.
 		if code, took := w.wait(t, time.Minute), time.Since(began); code != 0 || took > 15*time.Second {
 			t.Errorf("worker %d: exit code %d after %v\n%s", i, code, took, w.stderr.String())
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Three workers share the types within one of each other; when one is killed the others go on, and every message is in its file
+// Three workers share the types, within one of each other. When one is killed the others take over, and every message is in its file
 // once, in order.
 func TestWorkersShareTypes(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestWorkersShareTypes(t *testing.T) {
 	}
 	defer pub.Close(context.Background())
 	sent := 0
-	publish := func() { // not by a program for each type: while they start, the first types become idle
+	publish := func() { // not by one program per type: while they start, the first types become idle
 		t.Helper()
 		var msgs []queue.Message
 		for range batch {

@@ -20,9 +20,9 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// Given files in a store, when a worker is killed and another one, which shares nothing with it but
-// database and store, goes on, then every message is there once and in order, and the tools find,
-// follow, compact and repair the files by type.
+// Given files in a store, when a worker is killed and another one, which shares only database and store
+// with it, takes over, then every message is there once and in order, and the tools find, follow,
+// compact and repair the files by type.
 func TestFilesInAStore(t *testing.T) {
 	t.Parallel()
 	t.Run("shared", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFilesInAStore(t *testing.T) {
 	})
 }
 
-// newer tells whether the value a is of a later generation than b, or larger.
+// newer reports whether value a belongs to a later generation than b, or is larger.
 func newer(a string, size int, b string, than int) bool {
 	generation := func(name string) string {
 		return strings.Join(strings.Split(name, "/")[:min(2, strings.Count(name, "/"))], "/")
@@ -184,7 +184,7 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 		t.Errorf("repair: %v", r)
 	}
 	publish(10)
-	// A program that looks for the file in another place is told where it is.
+	// A program that looks for the file in another place is told its location.
 	elsewhere := t.TempDir()
 	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", elsewhere, "--type", "orders", "--until-empty"), integrity, "last kept in "+store,
 		"start workers of this type with --store ", store)

@@ -33,8 +33,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// evil is what an attacker of the operator's terminal writes: sequences of ESC and of C1, bidi, zero width, NUL, DEL, all that
-// ends a line somewhere. evilKey is the same for places that cannot have a NUL, evilBytes for those that can have what is not UTF-8.
+// evil is the text of an attacker of the operator's terminal: ESC and C1 sequences, bidi, zero width, NUL, DEL, and every kind of
+// line end. evilKey is the same for places that cannot contain NUL, evilBytes for those that can contain invalid UTF-8.
 const (
 	evil      = "\x1b[2J\u0085FORGED\u2028FORGED\x1b]0;title\x07\x1b[5m\u009b5m\u202etxt\u2066\u200b\U000e0041\x7f\r\nFORGED line\n\tX\v\f\u009d0;t\u009c\x00"
 	evilKey   = "\x1b[2J\u0085FORGED\u2028FORGED\x1b]0;title\x07\x1b[5m\u009b5m\u202etxt\u2066\u200b\x7f\r\nFORGED line\n\tX"
@@ -43,7 +43,7 @@ const (
 	placeholder = "QQQ" // stands for it until everything is stored
 )
 
-// onTerminal runs a program on a terminal. When something stands on it, stop ends the program; nil: it ends by itself.
+// onTerminal runs a program on a terminal. When the terminal shows until, stop ends the program; with a nil stop it ends by itself.
 func onTerminal(t *testing.T, until string, stop func(keyboard *os.File, p *os.Process), program string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
@@ -58,7 +58,7 @@ func onTerminal(t *testing.T, until string, stop func(keyboard *os.File, p *os.P
 		from *os.File
 		to   *kit.Buffer
 	}{{screen.person, &stdout}, {errors.person, &stderr}} {
-		readers.Go(func() { io.Copy(r.to, r.from) }) // until nobody has the other side
+		readers.Go(func() { io.Copy(r.to, r.from) }) // until the other side is closed
 		defer r.from.Close()
 	}
 	must(t, cmd.Start())
@@ -76,7 +76,7 @@ func onTerminal(t *testing.T, until string, stop func(keyboard *os.File, p *os.P
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// terminal is both sides of one that passes on every byte as it is.
+// terminal returns both sides of a terminal that passes every byte unchanged.
 type terminal struct{ person, program *os.File }
 
 func openTerminal(t *testing.T) terminal {
@@ -91,13 +91,13 @@ func openTerminal(t *testing.T) terminal {
 	return terminal{person, program}
 }
 
-// ours are the sequences that programs print themselves: those of top, and the colours of a worker's log.
+// ours are the sequences that Fencepost's programs print: those of top, and the colours of a worker's log.
 var ours = map[string]*strings.Replacer{
 	"fencepost top": strings.NewReplacer("\x1b[?1049h\x1b[?25l\x1b[?7l", "", "\x1b[?7h\x1b[?25h\x1b[?1049l", "", "\x1b[H", "\n", "\x1b[K", "", "\x1b[J", "", "\r\n", "\n"),
 	"worker":        strings.NewReplacer("\x1b[0m", "", "\x1b[1m", "", "\x1b[31m", "", "\x1b[32m", "", "\x1b[33m", "", "\x1b[36m", "", "\x1b[90m", ""),
 }
 
-// wantTame checks that a terminal obeys nothing in what a program printed, and that no line of it is forged.
+// wantTame checks that a program's output contains no control sequence and no forged line.
 func wantTame(t *testing.T, command string, r result) {
 	t.Helper()
 	for name, out := range map[string]string{"stdout": r.stdout, "stderr": r.stderr} {
@@ -151,8 +151,8 @@ func textsIn(t *testing.T, command, stream string) (texts []string) {
 	}
 }
 
-// TestNothingStoredSpeaksToTheTerminal: somebody has written to every field of every document, to a file and to its name what a terminal would
-// obey, or take for a line of ours. No command prints it as it is, and each shows it.
+// TestNothingStoredSpeaksToTheTerminal: every field of every document, a file and its name contain text that a terminal would obey, or that looks
+// like a line of Fencepost. Every command shows it, but escaped.
 func TestNothingStoredSpeaksToTheTerminal(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -162,7 +162,7 @@ func TestNothingStoredSpeaksToTheTerminal(t *testing.T) {
 		_, inMongo := strings.CutPrefix(b.url, "mongodb")
 		for _, c := range []struct {
 			command string
-			shows   bool // something of it, in one form or another
+			shows   bool // the command shows at least a part of it, in some form
 		}{
 			{"fencepost locks ls --all", true},
 			{"fencepost locks show orders", true},
@@ -183,7 +183,7 @@ func TestNothingStoredSpeaksToTheTerminal(t *testing.T) {
 			{"fencepost doctor --dir ODD", true},
 			{"fencepost compact -q FILE", true}, // the lock is held
 			{"fencepost repair -q --dry-run FILE", false},
-			{"producer publish -q --backlog-wait 0 --type orders -m x", true}, // it is paused
+			{"producer publish -q --backlog-wait 0 --type orders -m x", true}, // the type is paused
 			{"worker --dir DIR --type spoiled --until-empty --gap-timeout 300ms --log-level debug --log-format text", true},
 			{"worker --dir DIR --type spoiled --until-empty --gap-timeout 300ms --log-level debug --log-format json", true},
 		} {
@@ -222,7 +222,7 @@ func TestNothingStoredSpeaksToTheTerminal(t *testing.T) {
 	})
 }
 
-// TestNothingInAFileSpeaksToTheTerminal: a file, and the names of files and directories. Into a pipe payloads go as they are.
+// TestNothingInAFileSpeaksToTheTerminal: the same for a file, and the names of files and directories. Payloads are written to a pipe unchanged.
 func TestNothingInAFileSpeaksToTheTerminal(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -280,7 +280,7 @@ func replaceAll(words []string, pairs ...string) []string {
 	return words
 }
 
-// evilFiles makes a file of type orders in dir, which has it everywhere, and copies of it under such names in the directory odd. It returns the
+// evilFiles creates a file of type orders in dir, with evil in every field, and copies of it under evil names in the directory odd. It returns the
 // path of the first.
 func evilFiles(t *testing.T, dir string) string {
 	t.Helper()
@@ -295,14 +295,14 @@ func evilFiles(t *testing.T, dir string) string {
 	path := filepath.Join(dir, storage.FileName("orders"))
 	content, err := os.ReadFile(path)
 	must(t, err)
-	content[len(content)/2] ^= 1 // and it is damaged
+	content[len(content)/2] ^= 1 // damage the file, too
 	for _, name := range []string{evilKey, "y\x9b\xff" + evilKey} {
 		must(t, os.WriteFile(filepath.Join(dir, "odd", storage.FileName(name)), content, 0o600))
 	}
 	return path
 }
 
-// storeEvil fills all collections or tables, and returns the ID of a dead letter.
+// storeEvil writes evil to all collections or tables, and returns the ID of a dead letter.
 func storeEvil(t *testing.T, b backend) (letter string) {
 	t.Helper()
 	const p = placeholder
@@ -338,7 +338,7 @@ func newID() (id [12]byte) {
 	return id
 }
 
-// lockedNames are the names of locks that evil holds, and others wait for.
+// lockedNames are the names of locks that evil holds and others wait for.
 var lockedNames = []string{"orders", queue.AdminLock("orders"), evilKey}
 
 func poisonSQLite(t *testing.T, path string) {
@@ -438,7 +438,7 @@ func poisonMongo(t *testing.T, url string) {
 	insert("locks", bson.D{{Key: "_id", Value: "damaged" + evil}, {Key: "token", Value: evilBytes}})
 }
 
-// poison puts evil in the place of the placeholder, everywhere in a value.
+// poison replaces the placeholder with evil everywhere in a value.
 func poison(v any) any {
 	switch v := v.(type) {
 	case string:

@@ -38,7 +38,7 @@ func newAuthority(t *testing.T) authority {
 		KeyUsage: x509.KeyUsageCertSign})
 }
 
-// issue signs a certificate; the zero authority has it sign itself. Valid for a day unless it says otherwise.
+// issue signs a certificate; with the zero authority it is self-signed. It is valid for a day unless it says otherwise.
 func (a authority) issue(t *testing.T, c *x509.Certificate) authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -93,7 +93,7 @@ func (a authority) keyPEM(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// file writes the certificate to a file, with the key if it is somebody's own, and returns its path.
+// file writes the certificate to a file, with the key if there is one, and returns its path.
 func (a authority) file(t *testing.T, withKey bool) string {
 	t.Helper()
 	path, content := filepath.Join(t.TempDir(), "tls.pem"), a.certPEM()
@@ -123,10 +123,10 @@ func terminateTLS(t *testing.T, server, clients authority, target string) (addr 
 		c := tls.Server(raw, config)
 		var plain tls.RecordHeaderError
 		switch err := c.Handshake(); {
-		case errors.As(err, &plain): // hang up, as servers do
+		case errors.As(err, &plain): // close the connection, as servers do
 			return
 		case err != nil:
-			io.Copy(io.Discard, raw) // closing at once would reset the connection, and the client may not get to see the alert
+			io.Copy(io.Discard, raw) // closing at once would reset the connection, and the client might not see the alert
 			return
 		}
 		to, err := net.Dial("tcp", target)
@@ -153,11 +153,11 @@ func terminateTLS(t *testing.T, server, clients authority, target string) (addr 
 	return l.Addr().String()
 }
 
-// longSelection is how long a client looks for a server: more than the handshakes take on a busy machine.
+// longSelection is the server selection timeout of a client: longer than the handshakes take on a busy machine.
 const longSelection = "&serverSelectionTimeoutMS=10000"
 
-// A server that wants TLS and client certificates: with both right everything works, and each thing that is wrong gets one error
-// that names the remedy.
+// A server that requires TLS and client certificates: with the right ones everything works, and each mistake gets one error that
+// names the remedy.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	plainURI := mongotest.URI(t)
@@ -209,11 +209,11 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// secretPassword is in no output whatever happens: see refused.
+// secretPassword must never be in any output: see refused.
 const secretPassword = "secret-4711"
 
-// A server that wants a password (SCRAM) behind TLS with client certificates: FerretDB's own, no imitation. Nothing that the programs
-// say, answer or show of themselves has the password.
+// A server that requires a password (SCRAM) and TLS with client certificates: FerretDB itself, not an imitation. No output, answer or
+// state of the programs contains the password.
 func TestSCRAM(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t)
@@ -259,7 +259,7 @@ func TestSCRAM(t *testing.T) {
 	})
 }
 
-// tellsNoPassword looks for the password in all that a worker answers, shows and logs, and ends it.
+// tellsNoPassword checks that no answer, status or log of a worker contains the password, and ends the worker.
 func tellsNoPassword(t *testing.T, w *process, address string) {
 	t.Helper()
 	for _, page := range []string{"/", "/livez", "/readyz", "/statusz", "/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
@@ -270,14 +270,14 @@ func tellsNoPassword(t *testing.T, w *process, address string) {
 	if line := commandLine(t, w); strings.Contains(line, "secret") {
 		t.Errorf("ps shows %q", line)
 	}
-	w.signal(t, syscall.SIGQUIT) // Go's panics and this show the same: all goroutines
+	w.signal(t, syscall.SIGQUIT) // like a panic, this prints all goroutines
 	w.wait(t, time.Minute)
 	if log := w.stderr.String(); !strings.Contains(log, "goroutine ") || strings.Contains(log, "secret") {
 		t.Errorf("%s: the log, with a dump of all goroutines, tells the password, or there is none:\n%s", w.name, tail(log, 20))
 	}
 }
 
-// commandLine is what ps shows of a process.
+// commandLine returns the command line of a process, as ps shows it.
 func commandLine(t *testing.T, p *process) string {
 	t.Helper()
 	line, err := os.ReadFile("/proc/" + strconv.Itoa(p.Process.Pid) + "/cmdline")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTypesControls: an operator pauses a type, limits its backlog, looks at what is pending and purges it, and publishers follow.
+// TestTypesControls: an operator pauses a type, limits its backlog, inspects and purges its pending messages, and publishers follow.
 func TestTypesControls(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -45,7 +45,7 @@ func TestTypesControls(t *testing.T) {
 			t.Errorf("types ls: %+v, %v", rows, err)
 		}
 
-		// The limit: what fits is published, in order, and the rest is refused with a code of its own.
+		// The limit: messages that fit are published, in order, and the rest is refused with a separate exit code.
 		r := publish("d\ne\nf\ng\n", "--backlog-wait", "0")
 		refused(t, r, notNow, "line 3", "limit", "fencepost types limit orders", "2 messages before it")
 		if !strings.HasPrefix(r.stdout, "published=2 unknown=0 rejected=2 ") {
@@ -59,7 +59,7 @@ func TestTypesControls(t *testing.T) {
 		}
 		says("orders: nothing is set", "resume", "orders")
 
-		// Looking.
+		// Inspecting.
 		says("k\"=\"v w\"  a\n", "peek", "orders", "-n", "1")
 		var pending []struct {
 			ID, Payload string

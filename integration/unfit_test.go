@@ -15,12 +15,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// scripts is what an operator does to the database by hand.
+// scripts are an operator's manual changes of the database.
 type scripts struct {
-	spoil   func(first int) // adds a header that is a number to the oldest messages, as a script might that counts attempts
-	mend    func()          // takes it away again
+	spoil   func(first int) // adds a numeric header to the oldest messages, as a script that counts attempts might
+	mend    func()          // removes it again
 	foreign []string        // keys, as fencepost prints them
-	plant   func()          // puts something under them
+	plant   func()          // inserts documents under them
 }
 
 func scriptsFor(t *testing.T, b backend) scripts {
@@ -79,8 +79,8 @@ func scriptsFor(t *testing.T, b backend) scripts {
 	}
 }
 
-// TestScriptThatSpoilsMessages: a script of an operator makes pending messages undecodable, and is undone. Nothing is lost, and everybody
-// says what is wrong meanwhile.
+// TestScriptThatSpoilsMessages: an operator's script makes pending messages undecodable, and is undone. Nothing is lost, and all programs
+// report the problem meanwhile.
 func TestScriptThatSpoilsMessages(t *testing.T) {
 	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
@@ -128,7 +128,7 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 		says(t, types("peek", "orders", "-n", "1"), 0, `(cannot be appended: the header "attempts"`)
 		says(t, doctor(), failed, "bad      messages", `"attempts"`, "warning  messages", s.foreign[0], "types purge --foreign")
 
-		// Foreign keys hold no publisher back.
+		// Foreign keys block no publisher.
 		says(t, types("limit", "orders", "--max-backlog", "60"), 0)
 		says(t, publish("101\n", "--backlog-wait", "0"), 0)
 
