@@ -74,7 +74,8 @@ func TestDatabaseReplacedUnderAProducer(t *testing.T) {
 	}
 }
 
-// TestDatabaseReplacedUnderAWorker: the worker stops rather than write to a database that no other program sees, and says why. With the old database back, a restarted worker continues.
+// TestDatabaseReplacedUnderAWorker: the worker stops rather than continue with a database that no other program sees, and says why. With the old
+// database back in place, a restarted worker continues.
 func TestDatabaseReplacedUnderAWorker(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
 		for _, types := range [][]string{{"--type", "t"}, {"--all-types"}} {

@@ -478,7 +478,7 @@ func (e *estate) finish() {
 	for _, j := range e.journals {
 		e.resume(j)
 	}
-	e.publish(1) // so that a worker looks at the file
+	e.publish(1) // so that a worker opens the file
 	e.serve()
 	e.settle()
 	e.serve()
