@@ -402,9 +402,9 @@ var otherRules = []rule{
 		old: `return m.Validate() == nil`, new: `return true`},
 	{file: "otelfencepost/otelfencepost.go", rule: "a batch belongs to a publish's trace only if all of it does", tests: "TestBatchOfSeveralPublishesLinksToThem",
 		old: `	if one {`, new: `	if one || len(parents) > 0 {`},
-	{file: "examples/custom-sink/store.go", rule: "both in one step", tests: "TestClaimShutsTheHolderBeforeOut",
+	{file: "examples/custom-sink/store.go", rule: "both happen in one step", tests: "TestClaimShutsTheHolderBeforeOut",
 		old: `DO UPDATE SET token = excluded.token WHERE token <= excluded.token`, new: `DO UPDATE SET token = token WHERE token <= excluded.token`},
-	{file: "examples/custom-sink/store.go", rule: "only for the token that has claimed it", tests: "TestLateWriteDoesDamageWithoutTheFence"},
-	{file: "examples/custom-sink/main.go", rule: "only what is written", tests: "TestLateWriteIsRefused",
+	{file: "examples/custom-sink/store.go", rule: "only the token that claimed the document may write it", tests: "TestLateWriteDoesDamageWithoutTheFence"},
+	{file: "examples/custom-sink/main.go", rule: "keep only a written document", tests: "TestLateWriteIsRefused",
 		old: `s.held[typ] = claimed{token, after} // rule`, new: `// rule`},
 }
