@@ -78,7 +78,8 @@ func Example() {
 	// 1: one pear
 }
 
-// The URL chooses the backend. An error about one comes at once, and never has its password.
+// The URL selects the backend. Errors about the URL are returned immediately and never contain its
+// password.
 func ExampleOpen() {
 	ctx := context.Background()
 	_, err := fencepost.Open(ctx, "postgres://user:secret@db/shop")
@@ -86,7 +87,7 @@ func ExampleOpen() {
 	// Output: true false
 }
 
-// For a log line: no user, no password, no options.
+// Redact strips user, password and options, for log lines.
 func ExampleRedact() {
 	fmt.Println(fencepost.Redact("mongodb://user:secret@db1,db2/shop?replicaSet=rs0"))
 	// Output: mongodb://db1,db2/shop

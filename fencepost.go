@@ -1,5 +1,5 @@
-// Package fencepost opens the two foundations of everything else by URL: a queue of typed messages and a
-// distributed lock with fencing tokens.
+// Package fencepost opens, by URL, a queue of typed messages and a distributed lock with fencing tokens. Everything else builds on these
+// two.
 //
 //	b, err := fencepost.Open(ctx, "mongodb://db1,db2,db3/fencepost?replicaSet=rs0")
 //	…
@@ -34,20 +34,20 @@ const DefaultURL = "sqlite://data/fencepost.db"
 // ErrURL is wrapped by Open's errors about a URL that no backend understands.
 var ErrURL = errors.New("backend URL")
 
-// Backend is an open queue and an open lock service of the same URL. Both are safe for concurrent use.
+// Backend is a queue and a lock service opened from one URL. Both are safe for concurrent use.
 type Backend struct {
 	Queue  queue.Queue
 	Locker *lock.Locker
 	Name   string // name for logs and messages: the URL without credentials
 }
 
-// Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with
-// the database name as path (default "fencepost"); sqlite://path means the embedded database at that path, relative
-// to the working directory unless it starts with a slash; "" means DefaultURL. Errors wrap ErrURL,
-// queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a password.
+// Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with the database name
+// as path (default "fencepost"); sqlite://path means the embedded database at that path, relative to the working directory unless it starts
+// with a slash; "" means DefaultURL. Errors wrap ErrURL, queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a
+// password.
 //
-// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and once the queue is open for at most 10 s more, for the
-// locks; and no longer than ctx lasts. An election takes longer: a program that may start during one retries while the error is
+// Open searches for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS. Once the queue is open, opening the locks may take
+// 10 s more. ctx bounds both. An election takes longer: a program that may start during one retries while the error is
 // queue.ErrUnreachable.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if rawURL == "" {
@@ -86,7 +86,7 @@ func openMongo(ctx context.Context, uri string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The lock has a client of its own: its renewals must never wait behind the queue's bulk work for a connection.
+	// The lock store has its own client: its renewals must never wait for a connection behind the queue's bulk work.
 	store, err := mongolock.Open(ctx, uri, q.Database(), mongolock.Options{})
 	if reason, _ := mongoerr.Passing(err); reason != "" && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", queue.ErrUnreachable, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// What the README and docs/handlers.md show, in this order: TestGoInDocumentsCompiles compares them.
+// The code shown in the README and docs/handlers.md, in this order: TestGoInDocumentsCompiles
+// compares them.
 var _ = []any{library, handlers}
 
 func library(ctx context.Context, url string, msgs []queue.Message, msg queue.Message, note func(queue.Result)) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The server shuts down when the queue is open and the locks are not.
+// The server shuts down after the queue is open and before the locks are.
 func TestAServerThatGoesWhileItIsOpened(t *testing.T) {
 	s := fake.StartWith(t, func(command string, doc bson.Raw) bson.D {
 		if fake.IsHello(command) && bytes.Contains(doc, []byte("fencepost-locks")) {

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Every test that the documents name exists.
+// Every test named in the documents exists.
 func TestDocumentsNameExistingTests(t *testing.T) {
 	var code strings.Builder
 	documents := []string{"README.md"}
@@ -57,7 +57,7 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	}
 }
 
-// Every function that docs/architecture.md names is in the file that it names.
+// Every function named in docs/architecture.md is in the file given for it.
 func TestArchitectureNamesExistingFunctions(t *testing.T) {
 	text, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
@@ -79,7 +79,7 @@ func TestArchitectureNamesExistingFunctions(t *testing.T) {
 	}
 }
 
-// The Go code in the README and in docs/handlers.md stands in library_test.go, line by line, where the compiler sees it.
+// The Go code in the README and in docs/handlers.md appears line by line in library_test.go, where it is compiled.
 func TestGoInDocumentsCompiles(t *testing.T) {
 	var text []byte
 	for _, doc := range []string{"README.md", "docs/handlers.md"} {
@@ -127,14 +127,15 @@ func TestRedactHidesSecrets(t *testing.T) {
 	}
 }
 
-// The numbers in the table of limits are those of the code, and each row has tests, which TestDocumentsNameExistingTests finds.
+// The numbers in the table of limits match the code, and each row names tests; TestDocumentsNameExistingTests checks that those
+// exist.
 func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	text, err := os.ReadFile("docs/limits.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := map[string]string{}
-	table, _, _ := strings.Cut(string(text), "\n## ") // what is behind it are measurements
+	table, _, _ := strings.Cut(string(text), "\n## ") // measurements follow
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, " | ")
 		if !strings.HasPrefix(line, "| ") || len(cells) < 4 || strings.HasPrefix(line, "| what |") {
@@ -166,7 +167,7 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
-// The README stays short, and its picture is the same in the light and in the dark.
+// The README stays short, and its light and dark pictures differ only in style.
 func TestFrontDoor(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestWorkflows: what runs on a hosting service may read the source and nothing more, is the version that was looked at, and is what the
-// repository has.
+// TestWorkflows checks the hosted workflows: they may read the source and nothing more, their actions are pinned to commits, and the
+// make targets and .ci scripts they use exist.
 func TestWorkflows(t *testing.T) {
 	paths, err := filepath.Glob(".github/workflows/*.yml")
 	if err != nil || len(paths) == 0 {

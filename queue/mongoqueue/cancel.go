@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// cancel removes delayed messages, except those that a plan already contains: they are being promoted.
+// cancel removes delayed messages, except those already in a plan: they are being promoted.
 func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
 	if err := p.store.cancel(ctx, slots); err != nil {
 		return 0, err
@@ -43,8 +43,8 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cance
 	return cancelled, nil
 }
 
-// fence replaces the plan by an equal one with a new version. A promoter that has read messages before
-// then fails to replace the plan, so it cannot promote what is cancelled now.
+// fence replaces the plan with an equal one under a new version. A promoter that read messages before
+// this then fails to replace the plan, so it cannot promote anything cancelled now.
 func (p *promoter) fence(ctx context.Context) (plan, error) {
 	for {
 		head, ok, err := p.store.readPlan(ctx)

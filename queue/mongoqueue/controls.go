@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// decodeSettings reads a document of types. A field with a value that makes no sense counts as not
-// set: one type's document must not hold up the others.
+// decodeSettings reads a document of types. A field with an invalid value counts as not set: one
+// type's document must not block the others.
 func decodeSettings(raw bson.Raw) (typ string, s queue.Settings) {
 	elements, err := raw.Elements()
 	if err != nil {
@@ -72,8 +72,8 @@ var somethingSet = bson.D{{Key: "$or", Value: bson.A{
 
 // AllSettings implements queue.Queue.
 //
-//	find {$or: [{drain_paused: true}, {publish_paused: true}, {max_backlog: {$gt: 0}}]} in types; index: none, the server looks
-//	at one small document per registered type.
+//	find {$or: [{drain_paused: true}, {publish_paused: true}, {max_backlog: {$gt: 0}}]} in types; index: none, the server reads
+//	one small document per registered type.
 func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
 	if err := q.enter(ctx); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, err
 // PatchSettings implements queue.Queue.
 //
 //	updateOne {_id: "<type>"} → {$set: {why, changed, and what c changes}} in types, w: majority; index: _id. Nothing matched:
-//	insertOne of the same. Duplicate key: somebody registered it at this moment, and the update is repeated. Then find.
+//	insertOne of the same. Duplicate key: another process has just registered it, and the update is repeated. Then find.
 func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
 	c, err := queuedriver.CheckSettingsPatch(typ, c)
 	if err != nil {
@@ -117,15 +117,15 @@ func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsP
 	if c.MaxBacklog != nil {
 		fields = append(fields, bson.E{Key: "max_backlog", Value: int64(*c.MaxBacklog)})
 	}
-	// rule: only what changes is written, so that two changes at a time both hold
+	// rule: only changed fields are written, so that two concurrent changes both take effect
 	if err := setFields(ctx, q.types, typ, fields); err != nil {
 		return queue.Settings{}, q.explain(ctx, "change the settings of "+typ, err)
 	}
 	return q.Settings(ctx, typ)
 }
 
-// setFields sets fields of the document with that _id, which it makes if there is none. No upsert:
-// servers report two of them at the same moment in different ways.
+// setFields sets fields of the document with that _id, which it creates if there is none. No
+// upsert: servers report two concurrent ones in different ways.
 func setFields(ctx context.Context, c *mongo.Collection, id string, fields bson.D) error {
 	for {
 		result, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$set", Value: fields}})

@@ -14,7 +14,7 @@ import (
 
 // MoveToDeadLetters implements queue.Queue.
 //
-//	insert into dead, as Insert does into messages: ordered, w: majority; duplicate key: it landed before. Then as Ack.
+//	insert into dead, as Insert does into messages: ordered, w: majority; duplicate key: stored before. Then as Ack.
 func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
@@ -30,7 +30,7 @@ func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []que
 	for i := range letters {
 		ids[i] = letters[i].ID
 	}
-	return q.Ack(ctx, typ, ids) // rule: only now, when the letters are durable
+	return q.Ack(ctx, typ, ids) // rule: only after the letters are durable
 }
 
 // storeLetters inserts dead letters. The error, if any, is an *InsertError.
@@ -66,9 +66,9 @@ func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, lim
 	return letters, nil
 }
 
-// findDead reads dead letters up to limit. Foreign documents do not count towards it.
+// findDead reads dead letters up to limit. Foreign documents do not count towards it, so the limit
+// is enforced here and not by the server.
 func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (letters []queue.DeadLetter, err error) {
-	// Foreign documents do not count, so the limit is kept here and not by the server.
 	cursor, err := q.dead.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(limit.Messages, deadBatch))))
 	if err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 	return letters, cursor.Err()
 }
 
-// decodeLetter adds what a dead letter has besides the message's fields. A field of another type
-// is left out and reported: one damaged letter must not hide the others.
+// decodeLetter decodes the fields that a dead letter has in addition to a message. A field of the
+// wrong type is left out and reported: one damaged letter must not hide the others.
 func decodeLetter(doc bson.Raw, l *queue.DeadLetter) {
 	field := func(name, want string, as func(bson.RawValue) bool) {
 		v, err := doc.LookupErr(name)
@@ -111,12 +111,12 @@ func decodeLetter(doc bson.Raw, l *queue.DeadLetter) {
 	field("at", "a date", func(v bson.RawValue) (ok bool) { l.Time, ok = v.TimeOK(); return ok })
 }
 
-// deadBatch is how many letters a server sends at a time.
+// deadBatch is the number of letters that a server sends per reply.
 const deadBatch = 200
 
 // RemoveDeadLetters implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<type>/<ID>", …]}} in dead, w: majority; index: _id. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}} in dead, w: majority; index: _id. Fewer deleted than requested: the others were gone.
 func (q *Queue) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err

@@ -18,11 +18,11 @@ import (
 
 const (
 	headSeparator  = "/" // between type and ID
-	headEnd        = "0" // the character behind it
+	headEnd        = "0" // the character after it
 	pieceSeparator = "#" // between type and ID of a piece: earlier versions stored large messages in several documents
-	pieceEnd       = "$" // the character behind it
+	pieceEnd       = "$" // the character after it
 
-	typesEnd = "{" // behind all keys that begin as a type does: the character behind z
+	typesEnd = "{" // after all keys that begin with a type: the character after z
 )
 
 // headKey is the _id of a message or a dead letter.
@@ -78,7 +78,7 @@ func encodeHeaders(headers map[string]string) any {
 }
 
 // decodeHead decodes a document in the range of a type. ok is false if its _id is not a message ID: a
-// foreign key. A message in another form than package mongoqueue documents is Incomplete.
+// foreign key. A message that is not in the form documented for this package is Incomplete.
 func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	var id queue.ID
 	h, ok = decodeDocument(raw, func(key string) bool {
@@ -93,7 +93,7 @@ func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	return h, ok
 }
 
-// decodeDocument decodes a document whose _id isOurs accepts, all but its type and ID.
+// decodeDocument decodes a document whose _id isOurs accepts, except for its type and ID.
 func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message, ok bool) {
 	for e, err := range elements(raw) {
 		if err != nil {
@@ -116,7 +116,7 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message
 				setUnfit(&h, "the payload (field b) is of the type %v, want binary data", v.Type)
 			}
 		case "p":
-			// rule: its payload lies in other documents, where an earlier version has put it
+			// rule: its payload is in other documents, written by an earlier version
 			setUnfit(&h, "an earlier version stored it in pieces, which only that version can read: drain it with that one")
 		case "h":
 			headers, err := decodeHeaders(v)
@@ -129,7 +129,7 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message
 	return h, ok
 }
 
-// setUnfit makes a message Incomplete; the first reason stays.
+// setUnfit makes a message Incomplete and keeps the first reason.
 func setUnfit(m *queue.Message, why string, args ...any) {
 	if m.Incomplete = true; m.Why == "" {
 		m.Why = fmt.Sprintf(why, args...)
@@ -159,7 +159,7 @@ func decodeHeaders(v bson.RawValue) (map[string]string, error) {
 	return headers, nil
 }
 
-// decodeHeaderList decodes an array of keys and values in turn.
+// decodeHeaderList decodes an array of alternating keys and values.
 func decodeHeaderList(list bson.Raw) (map[string]string, error) {
 	n, err := countHeaders(list, 2)
 	if err != nil {
@@ -186,8 +186,8 @@ func decodeHeaderList(list bson.Raw) (map[string]string, error) {
 	return headers, nil
 }
 
-// countHeaders counts the elements in headers; each header has each of them. The error says that they
-// are damaged or too many.
+// countHeaders counts headers with each elements per header. The error says that they are damaged or
+// too many.
 func countHeaders(headers bson.Raw, each int) (n int, err error) {
 	for _, err := range elements(headers) {
 		if err != nil {
@@ -228,7 +228,7 @@ func elements(doc bson.Raw) iter.Seq2[bson.RawElement, error] {
 	}
 }
 
-// headerError is the reason for a header whose value is not a string.
+// headerError is the error for a header whose value is not a string.
 func headerError(key string, value bson.RawValue) error {
 	return fmt.Errorf("the header %.80q (in field h) is of the type %v, want string", key, value.Type)
 }

@@ -54,7 +54,7 @@ func judge(err error) verdict {
 	if errors.Is(err, mongo.ErrClientDisconnected) {
 		return verdict{refused: true, sentinel: queue.ErrClosed}
 	}
-	// No server was found: nothing was sent. An error inside can only stem from the search.
+	// No server was found, so nothing was sent. An inner error can only stem from the search.
 	var selection topology.ServerSelectionError
 	if errors.As(err, &selection) {
 		return verdict{refused: true, temporary: true, sentinel: queue.ErrUnreachable}
@@ -83,11 +83,10 @@ func judgeCode(code int) verdict {
 	return verdict{}
 }
 
-// judgeDocument classifies the code with which a server refuses one document of an insert, after it has
-// accepted those before it.
+// judgeDocument classifies the code with which a server refuses one document of an insert after accepting those before it.
 //
-// rule: only codes that are about the document may make a dead letter of it. What is not permitted, or not possible on this server, is not
-// for any document.
+// rule: only codes that are about the document may make a dead letter of it. A missing permission, or an operation that this server does
+// not support, affects every document.
 func judgeDocument(code int) verdict {
 	v := judgeCode(code)
 	switch code {
@@ -98,18 +97,17 @@ func judgeDocument(code int) verdict {
 	return v
 }
 
-// documentError is the refusal, for certain, of one document: the first that an *InsertError does
-// not count as stored.
+// documentError is the certain refusal of one document: the first that an *InsertError does not count as stored.
 type documentError struct {
-	why string // as the server says it
+	why string // in the server's words
 	err error
 }
 
 func (e *documentError) Error() string { return e.err.Error() }
 func (e *documentError) Unwrap() error { return e.err }
 
-// refusedDocument tells whether an insert ended because the server refuses one document: of which
-// message, and why. The messages before it are stored; it and those after it are not.
+// refusedDocument reports whether an insert ended because the server refuses one document: which message, and why. The messages before it
+// are stored; it and those after it are not.
 func refusedDocument(err error) (message int, why string, ok bool) {
 	var ie *queue.InsertError
 	var one *documentError
@@ -119,8 +117,7 @@ func refusedDocument(err error) (message int, why string, ok bool) {
 	return ie.Stored, one.why, true
 }
 
-// errorCode is the server's code, or 0. Authentication fails while a connection is made, with the
-// code inside.
+// errorCode returns the server's code, or 0. An authentication failure while connecting has the code inside.
 func errorCode(err error) int {
 	var server mongo.ServerError
 	if !errors.As(err, &server) {
@@ -137,8 +134,7 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &server) && server.HasErrorCode(code)
 }
 
-// explain says what failed and what to do about it. The driver's errors name hosts, never
-// credentials.
+// explain adds what failed and what to do about it. The driver's errors name hosts, never credentials.
 func (q *Queue) explain(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil

@@ -20,13 +20,12 @@ const (
 	maxBatch = 10_000 // documents per reply
 	ackKeys  = 10_000 // keys per delete command: well below 16 MiB
 
-	// majorityMin and majorityMax bound the pause before messages are read again that a majority
-	// does not have yet.
+	// majorityMin and majorityMax bound the pause before reading again messages that a majority does not have yet.
 	majorityMin = 2 * time.Millisecond
 	majorityMax = 200 * time.Millisecond
 )
 
-// typeRange is the range of keys of a type's messages behind the given ID.
+// typeRange is the range of keys of a type's messages after the given ID.
 func typeRange(typ string, after queue.ID) bson.D {
 	from := typ + headSeparator
 	if !after.IsZero() {
@@ -37,9 +36,8 @@ func typeRange(typ string, after queue.ID) bson.D {
 
 // keyRange is the filter for from < _id < to. Strings compare bytewise.
 //
-// rule: every sorted find has both bounds. A planner that knows nothing of the collection (PostgreSQL behind FerretDB, whose
-// statistics are of the time when it was empty) expects much behind one bound, reads all of it and
-// sorts it for one key.
+// rule: every sorted find has both bounds. A planner that knows nothing about the collection (PostgreSQL behind FerretDB, whose statistics
+// date from when it was empty) expects many rows beyond a single bound, reads all of them and sorts them for one key.
 func keyRange(from, to string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}, {Key: "$lt", Value: to}}}}
 }
@@ -49,9 +47,9 @@ var byKey = bson.D{{Key: "_id", Value: 1}}
 // Fetch implements queue.Queue.
 //
 //	find {_id: {$gt: "<type>/<after>", $lt: "<type>0"}}, sort {_id: 1}, limit; index: _id, no sort stage. Nothing matched:
-//	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
-//	sweep. If there are loose messages, find {_id: {$in: their keys}} → _id only, with read concern majority; what is missing
-//	there: again from the start. Types that wait at the same time share an aggregate: see sharedreads.go.
+//	nothing is pending after that ID. Not a snapshot: a message stored where the cursor has already passed is seen by the next
+//	sweep. If there are loose messages, find {_id: {$in: their keys}} → _id only, with read concern majority; if one is missing
+//	there, start over. Concurrent fetches of several types share an aggregate: see sharedreads.go.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -65,8 +63,9 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 		out, read, last, err := q.fetch(ctx, typ, filter, limit)
 		if err == nil {
 			var settled bool
-			// rule: a loose message is not returned before a majority has it. A fail-over would take it back with the rest of its transaction, and it would
-			// be in the file all the same. Nor is anything behind it: a reader would take it for gone.
+			// rule: a loose message is not returned before a majority has it. A failover would roll it back with the rest of its
+			// transaction, although it would already be in the file. Nor is anything after it returned: a reader would conclude that it is
+			// gone.
 			if settled, err = q.settled(ctx, typ, out); err == nil && !settled {
 				if err = wait.For(ctx, pause.Next()); err == nil {
 					continue
@@ -79,12 +78,12 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 		if len(out) > 0 || read < limit.Messages {
 			return out, nil
 		}
-		filter = keyRange(last, typ+headEnd) // nothing but foreign keys: go on behind them
+		filter = keyRange(last, typ+headEnd) // nothing but foreign keys: continue after them
 	}
 }
 
-// settled tells whether a majority has the loose messages among these. Numbered ones need no check: if
-// a failover takes one back, its publisher retries it under the same ID.
+// settled reports whether a majority has all loose messages among msgs. Numbered ones need no check: if a failover rolls one back, its
+// publisher retries it under the same ID.
 func (q *Queue) settled(ctx context.Context, typ string, msgs []queue.Message) (bool, error) {
 	var keys []string
 	for i := range msgs {
@@ -101,12 +100,12 @@ func (q *Queue) settled(ctx context.Context, typ string, msgs []queue.Message) (
 		err = eachKey(ctx, cursor, func(string) { found++ })
 	}
 	if err != nil && judge(err).sentinel == queue.ErrUnsupported {
-		return true, nil // a server without read concerns has no transactions, and takes nothing back
+		return true, nil // a server without read concerns has no transactions, and rolls nothing back
 	}
 	return found == len(keys), err
 }
 
-// fetch runs one find, or shares a command with others. read counts the documents seen, last is the key of the last one.
+// fetch runs one find, or joins a shared command. read counts the documents seen, last is the key of the last one.
 func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (out []queue.Message, read int, last string, err error) {
 	var f fetched
 	if w := (wanted{typ, filter, limit}); q.isLarge(typ) || q.unionless.Load() {
@@ -124,8 +123,8 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 	return f.msgs, f.read, f.last, nil
 }
 
-// batchSize is how many documents to request per reply, so that they have about the bytes of the limit.
-// It estimates by the size of the type's recent messages. More would be sent again in the next Fetch.
+// batchSize is the number of documents to request per reply, so that they have about the bytes of the limit, estimated from the size of the
+// type's recent messages. Any more would be sent again in the next Fetch.
 func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	n := int64(min(limit.Messages, maxBatch))
 	if limit.Bytes > 0 {
@@ -137,7 +136,7 @@ func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	return int32(n)
 }
 
-// learnSize remembers the mean size of a type's messages, for batchSize, and whether a fetch of it is worth a command of its own.
+// learnSize records the mean size of a type's messages, for batchSize, and whether fetching the type justifies a command of its own.
 func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,14 +156,14 @@ func (q *Queue) isLarge(typ string) bool {
 	return q.large[typ]
 }
 
-// in is the filter of documents with one of these keys.
+// in matches the documents with one of these keys.
 func in(keys []string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 }
 
 // Ack implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, for types that wait at the same time with the keys of all, w: 1; index: _id. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, concurrent calls for several types share one, w: 1; index: _id. Fewer deleted than requested: the others were gone.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
@@ -199,7 +198,7 @@ func (q *Queue) delete(ctx context.Context, keys []string) error {
 // Depth implements queue.Queue.
 //
 //	find {_id: the type's range} → _id only, sort {_id: 1}, limit max+1; index: _id, at most max+1 keys; the first is the oldest.
-//	With a large max, or foreign keys among those: count {_id: the type's range, and a message's key}, limit max+1; and find the first one.
+//	With a large max, or foreign keys among them: count {_id: the type's range, and a message's key}, limit max+1; and find the first one.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
@@ -207,7 +206,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	if err := q.enter(ctx); err != nil {
 		return queue.Depth{}, err
 	}
-	most = min(most, math.MaxInt-1) // one more is looked for
+	most = min(most, math.MaxInt-1) // one more is read
 	n, foreign, oldest, err := q.firstKeys(ctx, typ, min(most, depthKeys)+1)
 	if err == nil && (foreign > 0 || n > depthKeys && most > depthKeys) {
 		n, err = q.count(ctx, typ, most+1)
@@ -224,8 +223,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 // depthKeys is how many keys are read rather than counted, to save a round trip.
 const depthKeys = 100
 
-// firstKeys counts the first keys of a type, up to limit, by whether they are messages', and
-// returns the first that is.
+// firstKeys reads the first keys of a type, up to limit. It counts messages and foreign keys, and returns the ID of the first message.
 func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreign int, oldest queue.ID, err error) {
 	var keys []string
 	if limit == fewKeys && !q.unionless.Load() {
@@ -235,7 +233,7 @@ func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreig
 	}
 	for _, key := range keys {
 		id, err := queue.ParseID(key[len(typ)+1:])
-		if err != nil || id.IsZero() { // rule: a foreign key is no message: it is not counted, and holds no publisher back
+		if err != nil || id.IsZero() { // rule: a foreign key is not a message: it is not counted, and blocks no publisher
 			foreign++
 			continue
 		}
@@ -278,19 +276,17 @@ func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 	return queue.ParseID(key[len(typ)+1:])
 }
 
-// messageKey matches the keys of a type's messages: exactly those whose ID queue.ParseID reads, and
-// that is not zero.
+// messageKey matches the keys of a type's messages: exactly those whose ID queue.ParseID accepts and that is not zero.
 func messageKey(typ string) bson.Regex {
 	return bson.Regex{Pattern: fmt.Sprintf(`^%s/(?!0{%d})[0-9a-v]{%d}\z`, regexp.QuoteMeta(typ), queue.IDLen, queue.IDLen)}
 }
 
-// messageKeys is typeRange without the foreign keys. The server looks at every key in the range, in
-// the index.
+// messageKeys is typeRange without the foreign keys. The server examines every key in the range, in the index.
 func messageKeys(typ string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: typ + headSeparator}, {Key: "$lt", Value: typ + headEnd}, {Key: "$regex", Value: messageKey(typ)}}}}
 }
 
-// firstKey is the first string _id that the filter matches, or "".
+// firstKey returns the first string _id that the filter matches, or "".
 //
 //	find filter → _id only, sort {_id: 1}, limit 1; index: _id, one key.
 func firstKey(ctx context.Context, in *mongo.Collection, filter bson.D) (string, error) {

@@ -35,7 +35,7 @@ func (q *Queue) ForeignKeys(ctx context.Context, typ, after string, most int) ([
 	return keys, nil
 }
 
-// isForeign reports whether a key is in the range of a type and no message's.
+// isForeign reports whether a key is in the range of a type without being a message's.
 func isForeign(typ, key string) bool {
 	rest, ok := strings.CutPrefix(key, typ+headSeparator)
 	id, err := queue.ParseID(rest)
@@ -44,7 +44,7 @@ func isForeign(typ, key string) bool {
 
 // RemoveForeignKeys implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<key>", …]}}, w: majority; index: _id. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<key>", …]}}, w: majority; index: _id. Fewer deleted than requested: the others were gone.
 func (q *Queue) RemoveForeignKeys(ctx context.Context, typ string, keys []string) (removed int, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return 0, err

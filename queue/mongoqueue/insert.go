@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Bounds of one insert command. A server takes 48 MB and 100,000 documents.
+// Bounds of one insert command. A server accepts 48 MB and 100,000 documents.
 const (
 	commandDocuments = 2000
 	commandBytes     = 24 << 20
@@ -21,11 +21,10 @@ const (
 
 // Insert implements queue.Queue.
 //
-// The documents are sent in order, usually in one command. A duplicate key means that this document was
-// stored before. It also proves that it is durable: the server waits for the write concern of its latest
-// operation even after failed writes (LastOpFixer in its write_ops_exec.cpp). After the first duplicate
-// there are usually more, from an earlier attempt, so Insert reads which documents exist, and inserts
-// only the others.
+// The documents are sent in order, usually in one command. A duplicate key means that this document was stored before. It also proves that
+// it is durable: the server waits for the write concern of its latest operation even after failed writes (LastOpFixer in its
+// write_ops_exec.cpp). The first duplicate is usually followed by others from an earlier attempt, so Insert then reads which documents
+// exist, and inserts only the rest.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
 	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
@@ -36,24 +35,22 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	return insert(ctx, q.store, documents(typ, msgs), func(err error) error { return q.explain(ctx, "insert "+typ, err) })
 }
 
-// inserter is what Insert needs of a server.
+// inserter is the part of a server that Insert needs.
 type inserter interface {
-	// insertOrdered inserts documents in order. landed is how many from the front are certainly
-	// durable. duplicate means that the next one already existed, durably; otherwise err says why
-	// the rest was not inserted.
+	// insertOrdered inserts documents in order. landed is the number of leading documents that are certainly durable. duplicate means that
+	// the next one already existed, durably; otherwise err says why the rest was not inserted.
 	insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error)
-	// present returns which of the documents exist durably. It may leave some out.
+	// present returns which of the documents exist durably. It may miss some.
 	present(ctx context.Context, docs []document) (map[string]bool, error)
 }
 
-// insert inserts documents in order, in as few commands as possible. After the first duplicate it reads which documents are there, because
-// an earlier attempt has probably stored more of them. The error, if any, is an *InsertError.
+// insert inserts documents in order, in as few commands as possible. After the first duplicate it reads which documents exist, because an
+// earlier attempt has probably stored more of them. The error, if any, is an *InsertError.
 func insert(ctx context.Context, to inserter, pending []document, explain func(error) error) error {
 	for len(pending) > 0 {
 		command := pending[:commandLen(pending)]
-		// rule: only ever in order, and the next command only after the answer to this one. At no instant is n+1 visible
-		// and n not: a publisher may die at any point, and a consumer would declare n a gap and
-		// refuse it later.
+		// rule: only ever in order, and the next command only after the answer to this one. At no instant is n+1 visible without n: a
+		// publisher may die at any point, and a consumer would declare n a gap and refuse it later.
 		landed, duplicate, err := to.insertOrdered(ctx, command)
 		pending = pending[landed:]
 		switch {
@@ -90,7 +87,7 @@ func insertError(pending []document, err error, v verdict) *queue.InsertError {
 	return &queue.InsertError{Stored: pending[0].message, Refused: v.refused, Temporary: v.temporary, Err: err}
 }
 
-// commandLen is how many documents fit into one command; at least one.
+// commandLen returns how many documents fit into one command; at least one.
 func commandLen(docs []document) int {
 	size := 0
 	for i, d := range docs {
@@ -102,15 +99,14 @@ func commandLen(docs []document) int {
 	return len(docs)
 }
 
-// judgeInsert classifies the error of an insert command, which is about the whole command or about one
-// document.
+// judgeInsert classifies the error of an insert command, which concerns the whole command or one document.
 func judgeInsert(err error) verdict {
 	var bulk mongo.BulkWriteException
 	if !errors.As(err, &bulk) {
 		return judge(err)
 	}
 	if bulk.WriteConcernError != nil || len(bulk.WriteErrors) == 0 {
-		return verdict{} // rule: written, but not yet where it is safe: unclear
+		return verdict{} // rule: written, but not known to be durable: unclear
 	}
 	return judgeDocument(bulk.WriteErrors[0].Code)
 }
@@ -133,8 +129,8 @@ type target struct {
 // insertOrdered implements inserter.
 //
 //	insert, ordered: true, w: majority; index: _id.
-//	Write error i: documents before i are in, i and all behind it are not inserted by this command. Duplicate key (11000):
-//	document i was there. A write concern error: nothing is certain, not even what no write error concerns.
+//	Write error i: documents before i are stored, i and all after it were not inserted by this command. Duplicate key (11000):
+//	document i already existed. A write concern error: nothing is certain, not even about documents without a write error.
 func (to target) insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error) {
 	bodies := make([]any, len(docs))
 	for i, d := range docs {
@@ -156,9 +152,9 @@ func (to target) insertOrdered(ctx context.Context, docs []document) (landed int
 
 // present implements inserter.
 //
-//	find {_id: {$in: keys}} → _id only, read concern majority: what it returns survives a fail-over, so it is stored. Index:
-//	_id. What it does not return may still be there: then inserting it again is a duplicate.
-//	A server that knows no read concern ignores it, or refuses (then nothing is known, and duplicates tell one by one).
+//	find {_id: {$in: keys}} → _id only, read concern majority: what it returns survives a failover, so it is stored. Index:
+//	_id. A document that it does not return may still exist: then inserting it again is a duplicate.
+//	A server without read concerns ignores it, or refuses (then nothing is known, and duplicates show one by one).
 func (to target) present(ctx context.Context, docs []document) (map[string]bool, error) {
 	keys := make(bson.A, len(docs))
 	for i, d := range docs {
@@ -178,7 +174,7 @@ func (to target) present(ctx context.Context, docs []document) (map[string]bool,
 
 var idOnly = bson.D{{Key: "_id", Value: 1}}
 
-// eachKey calls f with the _id of every document that has a string there, and closes the cursor.
+// eachKey calls f with the _id of every document whose _id is a string, and closes the cursor.
 func eachKey(ctx context.Context, cursor *mongo.Cursor, f func(string)) error {
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {

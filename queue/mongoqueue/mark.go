@@ -36,7 +36,7 @@ func (q *Queue) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 // SetHolderNote implements queue.Queue.
 //
 //	updateOne {_id: "<type>"} → {$set: {mark}} in marks, w: majority; index: _id. Nothing matched: insertOne. Duplicate key:
-//	somebody else was first, and the update is repeated.
+//	another process was first, and the update is repeated.
 func (q *Queue) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err

@@ -27,7 +27,7 @@ type memberDoc struct {
 	Idle     []string  `bson:"idle"`
 	Leaving  []string  `bson:"leaving"`
 	Stopping bool      `bson:"stopping"`
-	// A list and not a document, because types may have dots, which field names should not.
+	// A list rather than a document, because types may contain dots, which field names should not.
 	Errors []memberError `bson:"errors"`
 	Beat   int64         `bson:"beat"`
 	Seen   time.Time     `bson:"seen"`
@@ -40,7 +40,7 @@ type memberError struct {
 
 // Heartbeat implements queue.Queue.
 //
-//	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and insertOne. Then
+//	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first heartbeat, and insertOne. Then
 //	hello, for the server's clock; an error there is harmless: the next heartbeat reads it again.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	m, err := queuedriver.CheckHeartbeat(m, q.now())
@@ -57,7 +57,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	return q.explain(ctx, "heartbeat of "+m.Instance, err)
 }
 
-// encodeMember sorts the errors by type, so that equal members are equal documents.
+// encodeMember sorts the errors by type, so that equal members have equal documents.
 func encodeMember(m queue.Member) memberDoc {
 	doc := memberDoc{ID: m.Instance, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
@@ -67,7 +67,7 @@ func encodeMember(m queue.Member) memberDoc {
 	return doc
 }
 
-// fields are all but _id.
+// fields returns all fields but _id.
 func (d *memberDoc) fields() bson.D {
 	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
 		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
@@ -77,7 +77,7 @@ func (d *memberDoc) fields() bson.D {
 
 // Members implements queue.Queue.
 //
-//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be understood is no member:
+//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be decoded is no member:
 //	another find replaces it.
 func (q *Queue) Members(ctx context.Context, after string, most int) (all []queue.Member, err error) {
 	if err := q.enter(ctx); err != nil {
@@ -91,12 +91,12 @@ func (q *Queue) Members(ctx context.Context, after string, most int) (all []queu
 	return all, nil
 }
 
-// membersEnd is behind all IDs of members: the highest character, more often than an ID has room for.
-// A find with one bound alone may read all (decision 0306).
+// membersEnd sorts after all IDs of members: the highest character, repeated beyond the longest
+// possible ID. A find with only one bound may read everything (decision 0306).
 var membersEnd = strings.Repeat("\U0010ffff", queuedriver.MaxMemberID/4+1)
 
-// moreMembers adds members behind after to all, with one find. last is where to go on, if there may
-// be more.
+// moreMembers appends members after the given ID to all, with one find. last is where to continue, if
+// there may be more.
 func (q *Queue) moreMembers(ctx context.Context, all []queue.Member, after string, most int) (_ []queue.Member, last string, more bool, err error) {
 	missing := max(most-len(all), 0)
 	cursor, err := q.workers.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: membersEnd}}}},
@@ -107,7 +107,7 @@ func (q *Queue) moreMembers(ctx context.Context, all []queue.Member, after strin
 	defer cursor.Close(ctx)
 	read := 0
 	for ; cursor.Next(ctx); read++ {
-		last = cursor.Current.Lookup("_id").StringValue() // as after is
+		last = cursor.Current.Lookup("_id").StringValue() // a string, like both bounds
 		if m, ok := decodeMember(cursor.Current); ok {
 			all = append(all, m)
 		}

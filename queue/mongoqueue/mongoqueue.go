@@ -42,11 +42,11 @@ type Options struct {
 	// AppName is the name of this client in the server's logs. Defaults to the URI's appName, or
 	// "fencepost".
 	AppName string
-	// ConnectTimeout is how long Open and every later operation search for a server before they
-	// fail with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s. The URI's
-	// connectTimeoutMS, if set, bounds each attempt to connect.
+	// ConnectTimeout is how long Open and every later operation search for a server before they fail with
+	// ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s. The URI's connectTimeoutMS, if set,
+	// bounds each attempt to connect.
 	ConnectTimeout time.Duration
-	// Monitor, if set, sees every command: for tracing and metrics.
+	// Monitor, if set, observes every command, for tracing and metrics.
 	Monitor *event.CommandMonitor
 }
 
@@ -65,8 +65,8 @@ type Queue struct {
 	files      *mongo.Collection  // w:majority
 	marks      *mongo.Collection  // w:majority
 	workers    *mongo.Collection  // w:1
-	connectFor time.Duration      // Options.ConnectTimeout in force, for errors
-	failures   *mongoerr.Failures // nil: not known
+	connectFor time.Duration      // effective Options.ConnectTimeout, for errors
+	failures   *mongoerr.Failures // nil: unknown
 	direct     bool               // the URI has directConnection: the driver does not search for the primary
 
 	notifications *mongo.Collection // w:1
@@ -79,15 +79,15 @@ type Queue struct {
 	large  map[string]bool  // types with large fetches
 
 	registered  map[string]bool // types that this process has registered
-	gotMessages map[string]bool // types with promoted messages that no Promotion has named yet: the call failed afterwards
+	gotMessages map[string]bool // types with promoted messages that no Promotion has reported yet: the call failed afterwards
 	forgot      time.Time       // when old notes about settled messages were last removed
 
 	seed     maphash.Seed
-	kept     map[uint64]time.Time // hash of the key of a delayed message that stays where it is: when that was seen
+	kept     map[uint64]time.Time // delayed messages that are skipped for keptFor: hash of the key, and when it was read
 	examined string               // key of the last due message that was read and can be promoted
 	walk     walk                 // position of the search for due messages
 
-	scans  map[string]scan // by collection: those that have not come to the end
+	scans  map[string]scan // by collection: unfinished scans
 	strays queuedriver.StrayRecord
 
 	transactions transactions
@@ -116,7 +116,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if co.SetServerSelectionTimeout(wait); co.ConnectTimeout == nil {
 		co.SetConnectTimeout(wait)
 	}
-	// rule: an error tells about the one attempt that was made; repeating is the publisher's business
+	// rule: an error describes the one attempt that was made; retrying is up to the publisher
 	co.SetRetryWrites(false)
 	// rule: reads see everything that is acknowledged, whatever the URI asks for
 	co.SetReadPreference(readpref.Primary())
@@ -151,9 +151,8 @@ func (q *Queue) Database() string { return q.messages.Database().Name() }
 // DB is the database on this queue's client, for tools that inspect the server.
 func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 
-// durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over
-// (majority), and on a standalone server, where a majority is that server's memory, a crash
-// (journal).
+// durable is the write concern of everything that must not be lost. rule: a confirmed message survives a failover
+// (majority) and, on a standalone server, where a majority is that server's memory, a crash (journal).
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
 // newQueue prepares the collections, each with the write and read concern that its use needs.
@@ -188,7 +187,7 @@ func newQueue(client *mongo.Client, database string, far *distance.Meter) *Queue
 	return q
 }
 
-// hello checks that the server answers and takes writes, and reads its clock.
+// hello checks that the server answers and accepts writes, and reads its clock.
 func (q *Queue) hello(ctx context.Context) error {
 	reply, err := q.readClock(ctx)
 	if err != nil {
@@ -205,17 +204,17 @@ func (q *Queue) hello(ctx context.Context) error {
 	return nil
 }
 
-// helloReply is the part of the answer to hello that matters here.
+// helloReply is the part of the reply to hello that is used here.
 type helloReply struct {
 	LocalTime         time.Time `bson:"localTime"`
 	IsWritablePrimary *bool     `bson:"isWritablePrimary"`
-	Primary           string    `bson:"primary"` // as this member knows; "" during an election
+	Primary           string    `bson:"primary"` // as far as this member knows; "" during an election
 }
 
-// readClock reads the server's clock, and what else hello says.
+// readClock reads the server's clock and the rest of helloReply.
 //
 //	runCommand {hello: 1} on admin; index: none. localTime is the server's wall clock in ms. Before MongoDB 4.4.2 the
-//	command is unknown (59) and called isMaster.
+//	command is unknown (59) and named isMaster.
 func (q *Queue) readClock(ctx context.Context) (reply helloReply, err error) {
 	admin := q.client.Database("admin")
 	begin := time.Now()
@@ -228,7 +227,7 @@ func (q *Queue) readClock(ctx context.Context) (reply helloReply, err error) {
 		return reply, err
 	}
 	now := time.Now()
-	server := reply.LocalTime.Add(now.Sub(begin) / 2) // it was read about half way
+	server := reply.LocalTime.Add(now.Sub(begin) / 2) // it was read about halfway through
 	if reply.LocalTime.IsZero() {
 		server = now
 	}
@@ -247,7 +246,7 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 
 func (q *Queue) now() time.Time { return q.clock.Now() }
 
-// enter refuses an operation on a closed queue, or with an ended context.
+// enter rejects an operation on a closed queue, or with an ended context.
 func (q *Queue) enter(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -260,8 +259,7 @@ func (q *Queue) enter(ctx context.Context) error {
 	return nil
 }
 
-// Close implements queue.Queue. It waits a few seconds for running operations. Closing twice is no
-// error.
+// Close implements queue.Queue. It waits up to 5 s for running operations. Closing twice is not an error.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	closed := q.closed

@@ -14,18 +14,18 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// notificationLogs is how many documents the collection notifications has. Each notification goes to a
-// random one, so that many publishers do not compete for one document.
+// notificationLogs is the number of documents in the collection notifications. Each notification goes
+// to a random one, so that many publishers do not contend for one document.
 const notificationLogs = 8
 
-// firstCount bounds the random count with which a log begins. If a log is removed and made again, its
-// count differs from what readers know, so they notice.
+// firstCount bounds the random count with which a log begins. If a log is removed and recreated, its
+// count differs from the one that readers know, so they notice.
 const firstCount = 1 << 40
 
 // Notify implements queue.Queue.
 //
 //	updateOne {_id: "0" … "7", at random} → {$inc: {n: <types>}, $push: {t: {$each: [types], $slice: -128}}} in notifications, w: 1; index:
-//	_id. Nothing matched: insertOne {_id, n: <random> + <types>, t}. Duplicate key: somebody else was first, and the update is repeated.
+//	_id. Nothing matched: insertOne {_id, n: <random> + <types>, t}. Duplicate key: another process was first, and the update is repeated.
 func (q *Queue) Notify(ctx context.Context, types []string) error {
 	if err := queuedriver.CheckNotify(types); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (q *Queue) Notify(ctx context.Context, types []string) error {
 	}
 }
 
-// notification is the update of a log that names types.
+// notification is the update that adds types to a log.
 func notification(types []string) bson.D {
 	latest := bson.D{{Key: "$each", Value: queuedriver.LatestNotifications(types)}, {Key: "$slice", Value: -queuedriver.KeptNotifications}}
 	return bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(len(types))}}}, {Key: "$push", Value: bson.D{{Key: "t", Value: latest}}}}
@@ -66,7 +66,7 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	for i := range notificationLogs {
 		log := bson.D{{Key: "_id", Value: strconv.Itoa(i)}}
 		if count, known := since[strconv.Itoa(i)]; known {
-			// rule: another count, not only a higher one: that of a database that was set back is lower
+			// rule: a different count, not only a higher one: a restored database has a lower one
 			log = append(log, bson.E{Key: "n", Value: bson.D{{Key: "$ne", Value: count}}})
 		}
 		changed = append(changed, log)
@@ -88,7 +88,7 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	return r.Result(), nil
 }
 
-// decodeLog reads a document of notifications. One without a count is no log; list entries that are
+// decodeLog reads a document of notifications. One without a count is not a log; list entries that are
 // not strings are skipped.
 func decodeLog(raw bson.Raw) (log string, count int64, latest []string, ok bool) {
 	log, named := raw.Lookup("_id").StringValueOK()

@@ -10,7 +10,7 @@ import (
 
 // Pending implements queue.Queue.
 //
-//	find {_id: {$gt: "<type>/", $lt: "{"}} → _id only, sort {_id: 1}, limit 100 or 1000; index: _id. A page of keys tells of all types up
+//	find {_id: {$gt: "<type>/", $lt: "{"}} → _id only, sort {_id: 1}, limit 100 or 1000; index: _id. A page of keys covers all types up
 //	to its last key; the next page begins at the next type. For types with many messages each, an aggregate: see sharedreads.go.
 func (q *Queue) Pending(ctx context.Context, types []string, most int) ([]string, error) {
 	if err := queuedriver.CheckPending(types, most); err != nil {
@@ -19,7 +19,7 @@ func (q *Queue) Pending(ctx context.Context, types []string, most int) ([]string
 	if err := q.enter(ctx); err != nil {
 		return nil, err
 	}
-	l := newPendingLook(types) // without types it asks nothing
+	l := newPendingLook(types) // without types there is no query
 	for limit := keysFew; len(l.rest) > 0 && len(l.found) < most; {
 		before := len(l.found)
 		keys, more, err := readKeys(ctx, q.messages, l.rest[0]+headSeparator, typesEnd, limit)
@@ -44,9 +44,9 @@ func (q *Queue) Pending(ctx context.Context, types []string, most int) ([]string
 	return found, nil
 }
 
-// pendingLook is how far a call of Pending has come.
+// pendingLook is the progress of a call of Pending.
 type pendingLook struct {
-	rest  []string // types that nothing is known about yet, in the order of their keys
+	rest  []string // types not decided yet, in the order of their keys
 	found []string
 }
 
@@ -56,26 +56,26 @@ func newPendingLook(types []string) *pendingLook {
 	return &pendingLook{rest: slices.Compact(rest)}
 }
 
-// learn takes a page of keys that begins with the range of the first type. Without more, there are no
-// keys behind it.
+// learn processes a page of keys that begins with the range of the first type. more is false if no
+// keys follow it.
 func (l *pendingLook) learn(keys []string, more bool) {
 	for _, key := range keys {
 		for len(l.rest) > 0 && l.rest[0]+headEnd <= key {
-			l.rest = l.rest[1:] // its range ends before this key, and had none
+			l.rest = l.rest[1:] // its range ends before this key, and is empty
 		}
 		if len(l.rest) > 0 && strings.HasPrefix(key, l.rest[0]+headSeparator) {
 			l.found = append(l.found, l.rest[0])
 			l.rest = l.rest[1:]
 		}
 	}
-	// rule: a page says nothing of what is behind it
+	// rule: a page says nothing about later keys
 	if !more {
 		l.rest = nil
 	}
 }
 
-// unionLook looks at the next few types with one aggregate. all means that each of them has
-// something, so pages of keys would tell less.
+// unionLook checks the next few types with one aggregate. all means that each of them has messages,
+// so pages of keys would cover fewer types.
 func (q *Queue) unionLook(ctx context.Context, l *pendingLook) (all bool, err error) {
 	next := l.rest[:min(len(l.rest), unionMost)]
 	parts := make([]part, len(next))
@@ -87,7 +87,7 @@ func (q *Queue) unionLook(ctx context.Context, l *pendingLook) (all bool, err er
 		return false, err
 	}
 	if err != nil || !whole {
-		return false, nil // pages work, too
+		return false, nil // pages also work
 	}
 	all = true
 	for _, typ := range next {

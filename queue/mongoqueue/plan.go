@@ -18,10 +18,10 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// planned is the planStore of a server.
+// planned is the planStore in a server.
 type planned struct{ *Queue }
 
-// now is the clock that decides what is due: the stricter one of clock.Server, so that nothing is promoted early.
+// now is the clock that decides what is due: the stricter reading of clock.Server, so that nothing is promoted early.
 func (q planned) now() time.Time { return q.clock.Agreed() }
 
 var started = clock.Start()
@@ -29,7 +29,7 @@ var started = clock.Start()
 // steady is the time since this process started, by a monotonic clock.
 func (q planned) steady() time.Duration { return started.Elapsed() }
 
-// planDoc is the plan as it is stored. Earlier versions of the program read and replace it, too.
+// planDoc is the plan as it is stored. Earlier versions of the program also read and replace it.
 type planDoc struct {
 	Version string `bson:"v"`
 	Items   []struct {
@@ -47,12 +47,13 @@ type planDoc struct {
 		Key string `bson:"k"`
 		Why string `bson:"why"`
 	} `bson:"dead"`
-	// rule: the letters of a plan are of its version. Earlier versions of this program replace the other fields only.
+	// rule: the letters of a plan belong to its version. Earlier versions of this program replace only the other
+	// fields.
 	DeadOf string `bson:"of"`
 	Passed int64  `bson:"passed"` // ms
 }
 
-// fields are all fields of the document but _id: an update sets them all, so no old part stays.
+// fields returns all fields of the document but _id: an update sets them all, so nothing of the old plan remains.
 func (p plan) fields() bson.D {
 	items, sequences, dead := make(bson.A, 0, len(p.items)), make(bson.A, 0, len(p.sequences)), make(bson.A, 0, len(p.letters))
 	for _, l := range p.letters {
@@ -87,7 +88,7 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 	return p, err == nil, err
 }
 
-// decodePlan decodes the plan strictly: promoting by a damaged plan could give one number to two messages.
+// decodePlan decodes the plan strictly: promoting from a damaged plan could give one number to two messages.
 func decodePlan(raw bson.Raw) (plan, error) {
 	var doc planDoc
 	if err := bson.Unmarshal(raw, &doc); err != nil {
@@ -103,7 +104,7 @@ func decodePlan(raw bson.Raw) (plan, error) {
 		p.items = append(p.items, planItem{slot, id})
 	}
 	for _, s := range doc.Sequences {
-		if s.Used == nil { // an earlier version has used it, perhaps just now
+		if s.Used == nil { // an earlier version has used it, possibly just now
 			s.Used = &doc.Passed
 		}
 		p.sequences[s.Type] = queuedriver.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
@@ -126,7 +127,7 @@ func decodePlan(raw bson.Raw) (plan, error) {
 
 // createPlan implements planStore.
 //
-//	insertOne {_id: "plan", …} into scheduled, w: majority. Duplicate key: somebody was first.
+//	insertOne {_id: "plan", …} into scheduled, w: majority. Duplicate key: another process was first.
 func (q planned) createPlan(ctx context.Context, p plan) error {
 	_, err := q.scheduled.write.InsertOne(ctx, append(bson.D{{Key: "_id", Value: planKey}}, p.fields()...))
 	if isDuplicate(err) {
@@ -137,7 +138,7 @@ func (q planned) createPlan(ctx context.Context, p plan) error {
 
 // swapPlan implements planStore.
 //
-//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq, dead, of, passed}}, w: majority; index: _id. Nothing matched: somebody was first.
+//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq, dead, of, passed}}, w: majority; index: _id. Nothing matched: another process was first.
 func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, error) {
 	result, err := q.scheduled.write.UpdateOne(ctx, bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: version}}, bson.D{{Key: "$set", Value: p.fields()}})
 	return err == nil && result.MatchedCount == 1, err
@@ -145,7 +146,7 @@ func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, er
 
 // dueUntil implements planStore.
 //
-//	find {_id: {$gte: "<the first slot that is not kept>", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id. Ends behind 1000 documents
+//	find {_id: {$gte: "<the first slot that is not kept>", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id. Ends after 1000 documents
 //	that cannot be promoted.
 func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limit) (out []delayed, err error) {
 	first, ok, err := q.firstDelayed(ctx)
@@ -158,13 +159,13 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 	err = q.eachDelayed(ctx, filter, limit.Messages, func(d delayed, ok bool) bool {
 		action, why := queuedriver.DecideDue(&d.Message, len(d.Payload))
 		switch d.unfit = why; {
-		case ok && d.cancelled: // and is removed, whatever it is
+		case ok && d.cancelled: // is removed, whatever else it is
 		case !ok, action == queuedriver.Keep, q.isKept(slotKey(queue.ScheduleKeyOf(&d.Message))):
 			if ok && action == queuedriver.Keep {
 				q.Queue.keep(slotKey(queue.ScheduleKeyOf(&d.Message)))
 			}
 			passed++
-			return passed < keysPage // firstDelayed passes over the rest, and reads keys only
+			return passed < keysPage // firstDelayed skips the rest, and reads keys only
 		}
 		out = append(out, d)
 		size += int64(d.Size())
@@ -260,7 +261,7 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 
 // takes implements planStore.
 //
-//	insertOne {_id: "~probe", …} into messages, w: majority. Duplicate key: taken too, and not removed yet. Then deleteOne.
+//	insertOne {_id: "~probe", …} into messages, w: majority. Duplicate key: also accepted, and not removed yet. Then deleteOne.
 func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 	docs := documents("", []queue.Message{*m})
 	docs[0].key, docs[0].body[0].Value = probeKey, probeKey
@@ -274,8 +275,8 @@ func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 	return err == nil, err
 }
 
-// bury implements planStore. Any refusal counts as one of a document: a letter that is refused stays
-// where it is, so it need not be certain which document the server means.
+// bury implements planStore. Any refusal counts as a refusal of the document: a refused letter stays where it is, so
+// it need not be certain which document the server means.
 func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
@@ -291,8 +292,8 @@ func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLette
 
 // remove implements planStore.
 //
-//	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. If it is cut off, the rest is removed later: it is
-//	in the plan still, or marked as cancelled.
+//	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. If it is interrupted, the rest is removed later: it is
+//	still in the plan, or marked as cancelled.
 func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 	if len(slots) == 0 {
 		return nil
@@ -303,8 +304,8 @@ func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 
 // forget implements planStore. It ignores errors: the next call tries again.
 //
-//	deleteMany {_id: {$gt: "settled/", $lt: "settled/<a day ago>"}, passed: {$not: {$gte: before}}} in scheduled; index: _id. The bound of the ID
-//	only saves the server reading most of them; it is never a reason to remove one.
+//	deleteMany {_id: {$gt: "settled/", $lt: "settled/<a day ago>"}, passed: {$not: {$gte: before}}} in scheduled; index: _id. The bound on the ID
+//	only saves the server from reading most of them; it is never a reason to remove one.
 func (q planned) forget(ctx context.Context, before time.Duration) {
 	q.mu.Lock()
 	due := before > 0 && time.Since(q.forgot) > forgetEvery

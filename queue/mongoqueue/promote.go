@@ -16,43 +16,43 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Promoting delayed messages changes many documents without a transaction. One document makes it safe,
-// the plan, which says which messages are being promoted under which IDs:
+// Promoting delayed messages changes many documents without a transaction. One document makes it safe: the plan, which says which messages
+// are being promoted under which IDs:
 //
 //	      read the plan ──▶ finish it, if this process has not seen it finished
 //	           │
 //	      read what is due
 //	           │
 //	      replace the plan, if it is still the one that was read: these delayed messages, under these IDs
-//	           │                                                   └─ somebody else was faster: begin again another time
+//	           │                                                   └─ another promoter was faster: start over another time
 //	           ▼
 //	finish:  insert the messages ──▶ move what cannot be promoted to the dead letters ──▶ note that they are settled ──▶ remove the delayed ones
 //	           │
-//	           └─ the server refuses one of them for good: replace the plan by one in which it is to be buried, and go on
+//	           └─ the server permanently refuses one of them: replace the plan with one that buries it, and continue
 //
-// rule: a message gets its number by the replacement and by nothing else, so each gets one, and the numbers are dense, whoever dies where.
-// rule: a plan is replaced only by who knows that it is finished.
-// rule: what is removed without being promoted is marked first, and removed only after the plan was replaced. A promoter that read it
-// unmarked read an older plan and cannot put it into the next one.
+// rule: a message gets its number only from the replacement of the plan, so each gets one, and the numbers are dense, wherever a promoter
+// dies.
+// rule: a promoter replaces a plan only if it knows that the plan is finished.
+// rule: a message removed without being promoted is marked first, and removed only after the plan was replaced. A promoter that read it
+// unmarked read an older plan and cannot put the message into the next one.
 //
-// A message that cannot be promoted is in the plan, too, without a number: whoever finishes the
-// plan buries it under the ID of the delayed message. If the server refuses a message that has a
-// number, the number goes to the next one of its type, and so on, as long as it is certain that
-// nobody has inserted anything behind it:
+// A message that cannot be promoted is in the plan as well, without a number: the promoter that finishes the plan buries it under the ID
+// of the delayed message. If the server refuses a message that has a number, the number goes to the next one of its type, and so on, as
+// long as it is certain that no promoter has inserted anything after it:
 //
-// rule: only the promoter that has made a plan, and has had clear answers since, gives a number a second time. A promoter that finishes
-// another's plan first replaces it by the same plan under another version, so the maker's own replacement tells whether it was alone. The
-// others leave the number out: a consumer waits for it, and declares a gap, but no number has two messages.
+// rule: only the promoter that has made a plan, and has had clear answers since, reuses a number. A promoter that finishes another's plan
+// first replaces it with the same plan under another version, so the maker's own replacement tells whether it was alone. The others leave
+// the number out: a consumer waits for it, and declares a gap, but no number has two messages.
 //
-// Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted
-// before, under the same IDs, and the file of the type refuses what it has.
+// Finishing is idempotent: a promoter that was paused and resumes later inserts what was inserted before, under the same IDs, and the file
+// of the type rejects what it already has.
 
 // plan says which delayed messages are being promoted, and under which IDs.
 type plan struct {
-	version   string                          // another one with every replacement
+	version   string                          // changes with every replacement
 	items     []planItem                      // to be promoted
 	letters   []planLetter                    // to become dead letters
-	sequences map[string]queuedriver.Sequence // by type: the numbers given so far
+	sequences map[string]queuedriver.Sequence // by type: the numbers assigned so far
 	passed    time.Duration                   // see queuedriver.Moment
 }
 
@@ -80,8 +80,8 @@ func (p *plan) slots() []queue.ScheduleKey {
 	return slots
 }
 
-// bury is the plan in which item i is to be buried. If renumber is set, the ones behind it in its
-// type get its number and those that follow; otherwise its number is left out.
+// bury returns the plan in which item i is to be buried. If renumber is set, the later items of its type get its number and those that
+// follow; otherwise its number is left out.
 func (p *plan) bury(i int, why string, renumber bool) plan {
 	item := p.items[i]
 	next := plan{version: newVersion(), items: slices.Delete(slices.Clone(p.items), i, i+1), sequences: maps.Clone(p.sequences),
@@ -89,7 +89,7 @@ func (p *plan) bury(i int, why string, renumber bool) plan {
 	if !renumber {
 		return next
 	}
-	// rule: the number is given again, the ID is not: no two messages ever have the same one.
+	// rule: the number is reused, the ID is not: no two messages ever have the same ID.
 	m := queuedriver.Moment{Passed: p.passed, Watched: true}
 	s := queuedriver.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1, Used: m.Passed.Milliseconds()}
 	for j := i; j < len(next.items); j++ {
@@ -116,7 +116,7 @@ type delayed struct {
 	unfit     error // why it becomes a dead letter; nil: it is promoted
 }
 
-// planStore is what a promoter needs of a server. All writes are durable when they return.
+// planStore is the part of a server that a promoter needs. All writes are durable when they return.
 type planStore interface {
 	now() time.Time
 	// steady is a monotonic clock.
@@ -132,8 +132,8 @@ type planStore interface {
 	delayedAt(ctx context.Context, slots []queue.ScheduleKey) ([]delayed, error)
 	// existing returns which of these keys exist.
 	existing(ctx context.Context, slots []queue.ScheduleKey) ([]queue.ScheduleKey, error)
-	// settled returns which delayed messages were promoted or cancelled lately. settle notes that
-	// they are, and when, by Moment.Passed. forget removes older notes, now and then.
+	// settled returns which delayed messages were recently promoted or cancelled. settle records that they were, and when, by
+	// Moment.Passed. forget removes older notes from time to time.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)
 	settle(ctx context.Context, ids []queue.ID, passed time.Duration) error
 	forget(ctx context.Context, before time.Duration)
@@ -156,8 +156,8 @@ type promoter struct {
 	store planStore
 
 	mu       sync.Mutex
-	finished string        // version of a plan that this promoter has finished
-	since    time.Duration // when it had, by the steady clock
+	finished string        // version of a plan that this promoter has finished, or has seen empty
+	since    time.Duration // when that was, by the steady clock
 }
 
 func newVersion() string { return crand.Text() }
@@ -178,11 +178,11 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 		if passed, watched := p.watched(&head); watched || len(head.items)+len(head.letters) == 0 {
 			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed + passed, Watched: watched}, nil
 		}
-		// rule: what was read may still be taken back by a fail-over. A plan is durable for certain once it was replaced.
+		// rule: a failover may still roll back the plan that was read. A plan is certainly durable once it was replaced.
 		version := head.version
 		head.version = newVersion()
-		// rule: a sequence rests from when its numbers were used, not only given. Under a new producer number the next messages
-		// could overtake those that are inserted only now.
+		// rule: a sequence rests from when its numbers were used, not from when they were assigned. Under a new producer number the next
+		// messages could overtake those that are inserted only now.
 		for _, item := range head.items {
 			s := head.sequences[item.slot.Type]
 			s.At, s.Used = max(s.At, p.store.now().UnixMilli()), head.passed.Milliseconds()
@@ -198,7 +198,7 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 		if err != nil {
 			return plan{}, queuedriver.Moment{}, err
 		}
-		// rule: a letter whose delayed message is noted as settled was buried. Perhaps it was requeued since.
+		// rule: a letter whose delayed message is noted as settled was buried. It may have been requeued since.
 		letters := slices.DeleteFunc(slices.Clone(there), func(d delayed) bool {
 			return !slices.ContainsFunc(head.letters, func(l planLetter) bool { return l.slot == queue.ScheduleKeyOf(&d.Message) })
 		})
@@ -209,14 +209,13 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
 		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
 		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
-			// A promoter that finished another's plan has not seen how long the sequences had rested
+			// A promoter that finished another's plan has not observed how long the sequences had rested.
 			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed}, err
 		}
 	}
 }
 
-// watched tells whether this promoter has finished the plan of, or has seen before that it is empty, and
-// how much time has passed since.
+// watched reports whether this promoter has finished the plan, or has already seen it empty, and how much time has passed since.
 func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -241,7 +240,7 @@ func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, bu
 	}
 }
 
-// promoteOnce makes one plan and finishes it. more means that there may be further due messages.
+// promoteOnce makes one plan and finishes it. more means that further messages may be due.
 func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted, buried int, more bool, err error) {
 	head, moment, err := p.head(ctx)
 	if err != nil {
@@ -251,7 +250,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	if err != nil || len(due) == 0 {
 		return 0, 0, false, err
 	}
-	known, err := p.store.settled(ctx, idsOf(due)) // rule: of all, whatever the time of the ID and a clock say
+	known, err := p.store.settled(ctx, idsOf(due)) // rule: for all of them, whatever the time of the ID and a clock say
 	if err != nil {
 		return 0, 0, false, err
 	}
@@ -264,7 +263,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	var drop []delayed
 	for i := range due {
 		m := &due[i]
-		// rule: a repetition that landed after its message was promoted or cancelled is not another message
+		// rule: a repetition that landed after its message was promoted or cancelled is not a new message
 		if m.cancelled || known[m.ID] {
 			drop = append(drop, *m)
 			continue
@@ -285,7 +284,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	if !finished {
 		return 0, 0, false, err
 	}
-	// rule: only notes that are old enough are removed, counted by time that promoters have seen pass
+	// rule: only notes that are old enough are removed, measured by time that promoters have observed
 	p.store.forget(ctx, next.passed-queuedriver.SettledFor-time.Hour)
 	return len(next.items), len(next.letters), true, err
 }
@@ -306,9 +305,9 @@ func idsOf(msgs []delayed) []queue.ID {
 	return ids
 }
 
-// finish does what is left of a plan: it publishes the items, buries the letters, and removes both and
-// drop. It changes the plan if the server refuses messages. alone means that this promoter has just made
-// the plan. finished is false if another promoter has replaced the plan meanwhile.
+// finish does the remaining work of a plan: it publishes the items, buries the letters, and removes both and drop. It changes the plan if
+// the server refuses messages. alone means that this promoter has just made the plan. finished is false if another promoter has replaced
+// the plan meanwhile.
 func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed, alone bool) (finished bool, err error) {
 	bySlot := make(map[queue.ScheduleKey]*delayed, len(there))
 	for i := range there {
@@ -328,7 +327,7 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	}
 	left := drop
 	for _, slot := range plan.slots() {
-		// rule: what cannot be read whole was not published, so it stays. An earlier version, which could read it, has planned it.
+		// rule: an incomplete message was not published, so it stays. An earlier version, which could read it, has planned it.
 		if d := bySlot[slot]; d != nil && !d.Incomplete {
 			left = append(left, *d)
 		}
@@ -336,7 +335,7 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	if err := p.store.settle(ctx, idsOf(left), plan.passed); err != nil {
 		return false, err
 	}
-	// rule: only now, when the messages and letters are durable and their delayed ones cannot come back unnoticed
+	// rule: only after the messages and letters are durable and their delayed messages cannot reappear unnoticed
 	if err := p.store.remove(ctx, slotsOf(left)); err != nil {
 		return false, err
 	}
@@ -349,13 +348,13 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 // publish publishes the items of one type. An item that the server permanently refuses becomes a letter
 // of the plan.
 func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.ScheduleKey]*delayed, alone bool) (finished bool, err error) {
-	stored := 0                    // from the front
-	var suspect *queue.ScheduleKey // refused, and others are taken
+	stored := 0                    // number of leading messages
+	var suspect *queue.ScheduleKey // refused although others are accepted
 	for {
 		var msgs []queue.Message
 		var items []int
 		for i, item := range plan.items {
-			// A missing one was removed already, so all of the plan were inserted before.
+			// A missing one was already removed, so the whole plan was inserted before.
 			if d := bySlot[item.slot]; d != nil && !d.Incomplete && item.slot.Type == typ {
 				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queuedriver.PromotedHeaders(d.Headers, d.ID, item.as)})
 				items = append(items, i)
@@ -371,8 +370,8 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 		}
 		stored += n
 		slot := plan.items[items[stored]].slot
-		// rule: a dead letter only of what is refused while others are taken, before and after it was seen that they are. Refusing
-		// everything is a mistake of an operator, and passes.
+		// rule: a message becomes a dead letter only if it is refused while others are accepted, both before and after a check shows that
+		// they are. Refusing everything is an operator's mistake, and temporary.
 		if suspect == nil || *suspect != slot {
 			takes, takesErr := p.takesOthers(ctx, plan, bySlot, slot)
 			switch {
@@ -395,8 +394,8 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 // triedMost bounds how many messages of a plan takesOthers tries.
 const triedMost = 20
 
-// takesOthers tells whether the server accepts an empty message, or one of some other messages of the
-// plan: a validator may require something that an empty one does not have.
+// takesOthers reports whether the server accepts an empty message, or one of some other messages of the plan: a validator may require
+// something that an empty one does not have.
 func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed, refused queue.ScheduleKey) (bool, error) {
 	try := []queue.Message{{}}
 	for _, i := range rand.Perm(len(plan.items)) {
@@ -412,8 +411,8 @@ func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue
 	return false, nil
 }
 
-// bury stores the dead letters of a plan. If the server refuses one even as a letter, it stays a delayed
-// message and is removed from the plan, so that an operator can cancel it.
+// bury stores the dead letters of a plan. If the server refuses a message even as a letter, it stays delayed and is removed from the plan,
+// so that an operator can cancel it.
 func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed) (finished bool, err error) {
 	byType := map[string][]queue.DeadLetter{}
 	slots := map[queue.ID]queue.ScheduleKey{}

@@ -35,8 +35,8 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 	return nil
 }
 
-// registerOnce registers a type once per process. It ignores failures: the next call tries again, and a
-// type that has messages is listed anyway.
+// registerOnce registers a type once per process. It ignores failures: the next call tries again, and a type with messages is listed
+// anyway.
 func (q *Queue) registerOnce(ctx context.Context, typ string) {
 	q.mu.Lock()
 	known := q.registered[typ]
@@ -97,9 +97,8 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 	return err
 }
 
-// skip returns the type in a key of messages, and a later key: all keys between the two are of the same
-// kind, so a scan can continue there. typ is empty if the key belongs to no type. A scan never reads the
-// messages of a type one by one.
+// skip returns the type in a key of messages, and a later key: all keys between the two are of the same kind, so a scan can continue there
+// without reading the messages of a type one by one. typ is empty if the key belongs to no type.
 func skip(key string) (typ, next string, stray bool) {
 	n := 0
 	for n < len(key) && isTypeByte(key[n]) {
@@ -151,7 +150,7 @@ func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 
 // RegistryEntry implements queue.Queue.
 //
-//	find {_id: "<type>"} in files, for types that wait at the same time {_id: {$in: […]}}; index: _id. Nothing matched: no file was registered.
+//	find {_id: "<type>"} in files, or {_id: {$in: […]}} for concurrent calls; index: _id. Nothing matched: no file is registered.
 func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.RegistryEntry{}, false, err
@@ -191,8 +190,8 @@ func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 
 // RegisterFile implements queue.Queue.
 //
-//	insertOne into files, for types that wait at the same time insert, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
-//	two processes at the same instant cannot both win.
+//	insertOne into files, or one insert for concurrent calls, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
+//	two concurrent processes cannot both win.
 func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.RegistryEntry{}, err
@@ -222,14 +221,13 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 // UpdateFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}, $set: {place}} in files, w: majority;
-//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set. Types that wait at the same time
-//	share an update with a statement for each.
+//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set. Concurrent calls
+//	share an update with one statement each.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.raiseFile(ctx, typ, f)
 }
 
-// raiseFile raises epoch and durable index of the type's entry, and sets its place, if it is that of
-// the same file and the guards hold.
+// raiseFile raises epoch and durable index of the type's entry, and sets its place, if the entry is for the same file and the guards hold.
 func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry, guards ...bson.E) (found bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
@@ -252,10 +250,10 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 // AckFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: f.FileID, epoch: {$lte: f.Epoch}} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
-//	Nothing matched: another writer's. Then as Ack.
+//	Nothing matched: it belongs to another writer. Then as Ack.
 //
-// rule: the majority has the entry before a message is deleted, as the two may be on different shards: a fail-over could undo one and keep the
-// other.
+// rule: the majority has the entry before a message is deleted, as the two may be on different shards: a failover could roll back one and
+// keep the other.
 func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	f.Place = "" // UpdateFile has set it
 	ours, err := q.raiseFile(ctx, typ, f, bson.E{Key: "epoch", Value: bson.D{{Key: "$lte", Value: int64(f.Epoch)}}})
@@ -272,8 +270,8 @@ func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, 
 // SucceedFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation, place}, $max: {epoch,
-//	durable_index}} in files, w: majority; index: _id. Then find {_id: "<type>"}. Matching f's own identity makes a repetition wait until what
-//	landed before is durable.
+//	durable_index}} in files, w: majority; index: _id. Then find {_id: "<type>"}. The filter also matches f's own identity, so that a retry waits until
+//	an earlier update is durable.
 func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.RegistryEntry{}, false, err

@@ -20,32 +20,31 @@ import (
 // The collection scheduled, with no index but the one on _id:
 //
 //	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message; x: true: cancelled
-//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at, used?}], dead: [{k, why}], of, passed?} the plan, see promote.go; dead counts if of = v
-//	{_id: "settled/<ID>", passed?}                           promoted or cancelled lately, see queuedriver.SettledFor; earlier versions note no time
+//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at, used?}], dead: [{k, why}], of, passed?} the plan, see promote.go; dead is valid only if of = v
+//	{_id: "settled/<ID>", passed?}                           recently promoted or cancelled, see queuedriver.SettledFor; earlier versions record no time
 const (
 	slotFrom      = "0"               // all slots lie between these
-	slotTo        = "281474976710656" // the millisecond behind queue.MaxDue
+	slotTo        = "281474976710656" // the millisecond after queue.MaxDue
 	planKey       = "plan"
 	settledPrefix = "settled/"
 
 	forgetEvery = time.Hour
 	plannedMost = 500 // messages of one plan: its document stays below 100 KiB and 150 bytes per type of the last day; below 400 KiB if none can be promoted
 
-	// probeKey is behind the keys of all types: nobody fetches it.
+	// probeKey sorts after the keys of all types, so it is never fetched.
 	probeKey = "~probe"
 
-	// keptFor is how long a message that cannot be promoted is skipped before it is read again:
-	// somebody may have repaired it.
+	// keptFor is how long a message that cannot be promoted is skipped before it is read again: an operator may have repaired it.
 	keptFor  = time.Minute
 	keptMost = 100_000 // messages that are remembered for that
 )
 
-// slotKey is the _id of a delayed message: its ScheduleKey in the order of the messages.
+// slotKey is the _id of a delayed message: its ScheduleKey, encoded so that the keys sort like the messages.
 func slotKey(s queue.ScheduleKey) string {
 	return dueKey(s.Due) + "/" + s.Type + "/" + s.ID.String()
 }
 
-// dueKey is the beginning of the _id of everything that is due at a time. All times have the same number of digits, so they sort as text.
+// dueKey is the prefix of the _id of everything due at that time. All times have the same number of digits, so they sort as text.
 func dueKey(due time.Time) string { return fmt.Sprintf("%015d", due.UnixMilli()) }
 
 func slotKeys(slots []queue.ScheduleKey) []string {
@@ -72,7 +71,7 @@ func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 
 // Delay implements queue.Queue.
 //
-//	insert into scheduled, as Insert does into messages: ordered, w: majority; duplicate key: it landed before.
+//	insert into scheduled, as Insert does into messages: ordered, w: majority; duplicate key: stored before.
 //
 // A retry of a message that was promoted meanwhile inserts it again. Promote recognizes it by its note
 // (settled/…) and removes it.
@@ -100,7 +99,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 	limit.Messages = min(limit.Messages, plannedMost)
 	var p queue.Promotion
 	next, ok, err := q.NextDue(ctx)
-	// rule: the clock is read now, not once and for all: a server's clock that was wrong when this process connected is right again
+	// rule: the clock is read again now: the server's clock may have been wrong when this process connected, and right since
 	if err == nil && ok && !next.After(q.clock.Agreed()) {
 		if _, err := q.readClock(ctx); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "read the server's clock", err)
@@ -133,13 +132,12 @@ func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 	return s.Due, ok, nil
 }
 
-// firstDelayed returns the key of the first delayed message that can be promoted, now or later. If
-// there are too many foreign documents before it for one call, the key has no type: nothing is due
-// before its time, and the next call continues there.
+// firstDelayed returns the key of the first delayed message that can be promoted, now or later. If too many foreign documents precede it
+// for one call, the key has no type: nothing is due before its time, and the next call continues there.
 //
-//	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. What cannot be promoted is passed over, in
+//	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. Messages that cannot be promoted are skipped, in
 //	pages of 1000 keys, see walk.
-//	If it is due, it is read once as well, as delayedAt does, to see whether it can be.
+//	If it is due, it is read once as well, as delayedAt does, to see whether it can be promoted.
 func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, error) {
 	now := q.clock.Agreed()
 	w := q.beginWalk()
@@ -154,7 +152,7 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, erro
 		}
 		if n > 0 {
 			from = keys[n-1]
-			w.from = min(from, dueKey(now)) // rule: a message may yet be stored before what is not due
+			w.from = min(from, dueKey(now)) // rule: a message may still be stored before one that is not due
 		}
 		cost += n + read*readCost
 		switch future := from > dueKey(now); {
@@ -168,12 +166,11 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, erro
 	}
 }
 
-// firstOf finds the first of some keys whose message can be promoted, buried or removed, or is not due
-// yet. It returns how many keys are before it (all if there is none), the key itself, and how many
-// messages had to be read.
+// firstOf finds the first of some keys whose message can be promoted, buried or removed, or is not due yet. It returns the number of keys
+// before it (all if there is none), the key itself, and the number of messages that it had to read.
 func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.ScheduleKey, read int, err error) {
 	var due []queue.ScheduleKey
-	var at []int // of due in keys
+	var at []int // positions of due in keys
 	flush := func() (bool, error) {
 		i, err := q.examine(ctx, due, w)
 		if read += len(due); err != nil || i == len(due) {
@@ -186,7 +183,7 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 	for i, key := range keys {
 		s, ok := parseSlot(key)
 		switch {
-		case !ok || s.ID.IsZero() || queue.ValidateType(s.Type) != nil: // rule: what its key tells is not read to know it
+		case !ok || s.ID.IsZero() || queue.ValidateType(s.Type) != nil: // rule: a message is not read if its key already excludes it
 			w.pass(key, now)
 		case q.isKept(key):
 			queuedriver.CountStray(&w.kept, s.ID.String())
@@ -197,7 +194,7 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 			return i, s, read, nil
 		default:
 			due, at = append(due, s), append(at, i)
-			if i == 0 || len(due) == deadBatch { // most often, the first one is what is looked for
+			if i == 0 || len(due) == deadBatch { // usually, the first one is the right one
 				if found, err := flush(); found || err != nil {
 					return n, first, read, err
 				}
@@ -222,7 +219,7 @@ func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk)
 	if known {
 		return 0, nil
 	}
-	found := len(slots) // those that are not found were promoted, or cancelled, just now
+	found := len(slots) // messages that are not found were promoted or cancelled in the meantime
 	err := q.eachAt(ctx, slots, func(d delayed) bool {
 		s := queue.ScheduleKeyOf(&d.Message)
 		if action, _ := queuedriver.DecideDue(&d.Message, len(d.Payload)); action == queuedriver.Keep && !d.cancelled {
@@ -241,7 +238,7 @@ func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk)
 	return found, err
 }
 
-// keep makes the next looks skip a key, for keptFor.
+// keep makes later searches skip a key, for keptFor.
 func (q *Queue) keep(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -251,7 +248,7 @@ func (q *Queue) keep(key string) {
 	q.kept[maphash.String(q.seed, key)] = time.Now()
 }
 
-// isKept tells whether keep was called with the key within keptFor.
+// isKept reports whether keep was called with the key within keptFor.
 func (q *Queue) isKept(key string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -305,8 +302,7 @@ func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (c
 	return cancelled, nil
 }
 
-// eachAt calls f with those of the messages with these keys that exist, in order, until it returns
-// false.
+// eachAt calls f with the existing messages among these keys, in order, until it returns false.
 //
 //	find {_id: {$in: ["<slot>", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id.
 func (q *Queue) eachAt(ctx context.Context, slots []queue.ScheduleKey, f func(delayed) bool) error {

@@ -14,18 +14,18 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sessions of many types that ask for the same kind of thing at the same time share a command: see docs/decisions/0020. What a
-// command does for one of them must not depend on the others, and its answer must tell each what became of its own part. Where
-// that is not certain each repeats its part by itself: all that is shared is idempotent.
+// Concurrent calls of the same kind, from sessions of many types, share a command: see docs/decisions/0020. What a command does for one of
+// them must not depend on the others, and its answer must tell each caller the outcome of its own part. Where that is not certain, each
+// caller repeats its part alone: everything shared is idempotent.
 const (
-	sharedMost = 32 // calls that share a command
-	// Updates of a command. A server may carry it out as one transaction, which keeps the documents locked for as long as all of them take.
+	sharedMost = 32 // calls per shared command
+	// Updates per command. A server may execute it as one transaction, which keeps the documents locked for as long as all of them take.
 	sharedUpdates = 8
-	sharedKeys    = 200 // keys of an acknowledgement that shares a command; one with more is worth a command of its own
-	gateWidth     = 1   // commands under way before calls gather
+	sharedKeys    = 200 // keys of an acknowledgement that shares a command; one with more justifies a command of its own
+	gateWidth     = 1   // commands in flight before calls gather
 )
 
-// shared are the calls that share commands.
+// shared has a Combiner for each kind of call that shares commands.
 type shared struct {
 	fetches *combine.Combiner[wanted, fetched]
 	keys    *combine.Combiner[string, []string]
@@ -47,8 +47,8 @@ func newShared(q *Queue, far *distance.Meter) shared {
 	}
 }
 
-// failed is the answer to n calls whose command failed. rule: one member's error must not be that of the others, so each tries by itself. A server that
-// does not answer, or refuses the user, does so for all.
+// failed is the answer to n calls whose command failed. rule: one member's error must not become that of the others, so each tries alone. A
+// server that is unreachable, or rejects the user, does so for all.
 func failed[A any](n int, err error) []combine.Answer[A] {
 	switch judge(err).sentinel {
 	case queue.ErrUnreachable, queue.ErrPermission, queue.ErrClosed:
@@ -78,7 +78,7 @@ func (q *Queue) readEntries(ctx context.Context, types []string) []combine.Answe
 	return answers
 }
 
-// insertEntry tells whether it was inserted; if not, there is one.
+// insertEntry reports whether it inserted the entry; if not, there is one.
 func (q *Queue) insertEntry(ctx context.Context, doc fileDoc) (bool, error) {
 	_, err := q.files.InsertOne(ctx, doc)
 	if isDuplicate(err) {
@@ -99,7 +99,7 @@ func (q *Queue) insertEntries(ctx context.Context, docs []fileDoc) []combine.Ans
 	return answers
 }
 
-// updateEntry tells whether the filter matched.
+// updateEntry reports whether the filter matched.
 func (q *Queue) updateEntry(ctx context.Context, u mongomany.Update) (bool, error) {
 	result, err := q.files.UpdateOne(ctx, u.Filter, u.Update)
 	return err == nil && result.MatchedCount == 1, err
@@ -110,7 +110,7 @@ func (q *Queue) updateEntries(ctx context.Context, updates []mongomany.Update) [
 	if err != nil {
 		return failed[bool](len(updates), err)
 	}
-	// rule: the answer has one number. Only if every filter matched it tells each that its own did.
+	// rule: the answer has one number. It tells each caller that its own filter matched only if every filter did.
 	if matched != len(updates) {
 		return combine.All(len(updates), combine.Answer[bool]{Again: true})
 	}
@@ -127,7 +127,7 @@ func (q *Queue) deleteKeysOfMany(ctx context.Context, asked [][]string) []combin
 	for _, keys := range asked {
 		all = append(all, keys...)
 	}
-	slices.Sort(all) // as the updates of mongomany.UpdateAll
+	slices.Sort(all) // like the updates of mongomany.UpdateAll
 	if _, err := q.deleteKeys(ctx, all); err != nil {
 		return failed[struct{}](len(asked), err)
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Reads of the messages of several types in one command. A find has one limit for all types, so it is an aggregate with a pipeline
-// for each:
+// Reads of the messages of several types in one command. A find has one limit for all types, so this is an aggregate with a pipeline for
+// each:
 //
 //	aggregate [$match {_id: the type's range}, $sort {_id: 1}, $limit, {$unionWith: the same for the next type}, …]; index: _id, no sort stage.
 const (
-	unionMost  = 8       // types of a command: the plan of one with more takes longer than it saves
-	unionDocs  = 100     // documents of each type
-	unionBytes = 4 << 20 // of all types together
+	unionMost  = 8       // types per command: planning one with more takes longer than it saves
+	unionDocs  = 100     // documents per type
+	unionBytes = 4 << 20 // for all types together
 )
 
 // part is what one caller reads: the first documents of a type in a range of keys.
@@ -44,7 +44,7 @@ func (p part) pipeline() bson.A {
 	return stages
 }
 
-// readParts reads several parts. An answer of more than unionBytes is not whole.
+// readParts reads several parts. whole is false if the answer exceeds unionBytes.
 func (q *Queue) readParts(ctx context.Context, parts []part) (byType map[string][]bson.Raw, whole bool, err error) {
 	pipeline, most := parts[0].pipeline(), parts[0].limit
 	for _, p := range parts[1:] {
@@ -61,7 +61,7 @@ func (q *Queue) readParts(ctx context.Context, parts []part) (byType map[string]
 	return gather(ctx, cursor)
 }
 
-// gather sorts documents by type, and those of each type by key: a server promises no order for what a union puts together.
+// gather groups documents by type and sorts each group by key: a server guarantees no order for the result of a union.
 func gather(ctx context.Context, cursor *mongo.Cursor) (byType map[string][]bson.Raw, whole bool, err error) {
 	defer cursor.Close(ctx)
 	byType = map[string][]bson.Raw{}
@@ -79,15 +79,15 @@ func gather(ctx context.Context, cursor *mongo.Cursor) (byType map[string][]bson
 	return byType, true, cursor.Err()
 }
 
-// keyOf returns the key of a document; "" if it has none that is a text.
+// keyOf returns the key of a document; "" if it is not a string.
 func keyOf(raw bson.Raw) string {
 	key, _ := raw.Lookup("_id").StringValueOK()
 	return key
 }
 
-// readAsked reads a part for each caller, and answers by answer.
+// readAsked reads a part for each caller, and builds each answer with answer.
 //
-// rule: a type that two ask for is read by each: nothing tells whose document is whose.
+// rule: a type requested by two callers is read by each: their documents cannot be told apart.
 func readAsked[Q, A any](ctx context.Context, q *Queue, asked []Q, partOf func(Q) part, answer func(Q, []bson.Raw) combine.Answer[A]) []combine.Answer[A] {
 	parts, times := make([]part, len(asked)), map[string]int{}
 	for i, a := range asked {
@@ -107,14 +107,14 @@ func readAsked[Q, A any](ctx context.Context, q *Queue, asked []Q, partOf func(Q
 	return answers
 }
 
-// wanted is a fetch.
+// wanted is a request for a fetch.
 type wanted struct {
 	typ    string
 	filter bson.D
 	limit  queue.Limit
 }
 
-// fetched is its answer.
+// fetched is the answer to wanted.
 type fetched struct {
 	msgs    []queue.Message
 	read    int    // documents seen
@@ -163,7 +163,7 @@ func (q *Queue) fetchMany(ctx context.Context, asked []wanted) []combine.Answer[
 	limit := func(w wanted) int { return min(w.limit.Messages, unionDocs) }
 	return readAsked(ctx, q, asked, func(w wanted) part { return part{typ: w.typ, filter: w.filter, limit: limit(w)} },
 		func(w wanted, docs []bson.Raw) combine.Answer[fetched] {
-			// rule: an answer that ends at the limit of a shared read says nothing of what is behind it. To read more, a caller reads alone.
+			// rule: a shared read that reaches its limit says nothing about later messages. To read more, a caller reads alone.
 			if len(docs) == unionDocs && w.limit.Messages > unionDocs {
 				return combine.Answer[fetched]{Again: true}
 			}
@@ -177,7 +177,7 @@ func (q *Queue) fetchMany(ctx context.Context, asked []wanted) []combine.Answer[
 		})
 }
 
-// fewKeys is how many keys tell whether a type has a message: the limit of a Depth of at most one.
+// fewKeys is the number of keys that show whether a type has a message: the limit of a Depth of at most one.
 const fewKeys = 2
 
 func (q *Queue) fewKeysOf(ctx context.Context, typ string) ([]string, error) {

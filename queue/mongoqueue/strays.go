@@ -16,25 +16,25 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Documents of other programs in our collections are skipped in pages, not with a round trip for each
-// key. One call skips a bounded number; the next one continues there, so that whatever is behind them
-// is reached in the end. See docs/decisions/0117.
+// Foreign documents in our collections are skipped in pages, not with a round trip for each key. One call
+// skips a bounded number and the next one continues there, so that everything after them is eventually
+// reached. See docs/decisions/0117.
 const (
-	keysFew   = 100 // keys of a page where each kind has many
+	keysFew   = 100 // keys per page when each kind has many
 	keysPage  = 1000
 	pageBytes = 8 << 20 // of the keys of a page, which may be long
 
-	scanMost = 1_000_000 // foreign keys that one call of Types passes over in a collection
-	walkMost = 100_000   // delayed messages and foreign keys that one look for what is due passes over …
-	readCost = 10        // … counting so many for one that has to be read
+	scanMost = 1_000_000 // foreign keys that one call of Types skips in a collection
+	walkMost = 100_000   // delayed messages and foreign keys that one search for due messages skips …
+	readCost = 10        // … counting this many for one that must be read
 
-	// walkAgain is how long what was passed over is not looked at again. A message that is
-	// stored among it after it was due is late by that much more.
+	// walkAgain is how long skipped keys are not read again. A message that is stored among them after it
+	// was due is late by that much more.
 	walkAgain = 5 * time.Second
 )
 
-// readKeys reads keys of c between two others, in order. more tells that there may be others behind
-// the last one.
+// readKeys reads the keys of c between two others, in order. more means that others may follow the last
+// one.
 //
 //	find {_id: {$gt: from, $lt: to}} → _id only, sort {_id: 1}, limit; index: _id.
 func readKeys(ctx context.Context, c *mongo.Collection, from, to string, limit int) (keys []string, more bool, err error) {
@@ -45,7 +45,7 @@ func readKeys(ctx context.Context, c *mongo.Collection, from, to string, limit i
 	defer cursor.Close(ctx)
 	size := 0
 	for cursor.Next(ctx) {
-		key := cursor.Current.Lookup("_id").StringValue() // as both bounds are
+		key := cursor.Current.Lookup("_id").StringValue() // a string, like both bounds
 		keys = append(keys, key)
 		if size += len(key); size >= pageBytes {
 			return keys, true, nil
@@ -54,19 +54,19 @@ func readKeys(ctx context.Context, c *mongo.Collection, from, to string, limit i
 	return keys, len(keys) == limit, cursor.Err()
 }
 
-// scan is a skip scan that has not come to the end.
+// scan is an unfinished skip scan.
 type scan struct {
 	from   string
-	found  map[string]bool // before it
+	found  map[string]bool // before from
 	strays queue.Strays
 }
 
-// skipScan adds the types that have a head in c: it reads a page of keys, then the page behind the
+// skipScan adds the types that have a document in c: it reads a page of keys, then the page after the
 // range of the last type in it, and so on.
 //
-// A call ends after scanMost keys that lead to no type. With inTime it also ends before the deadline of
-// ctx, once it has read a page. What it has found is remembered, and the next call goes on, also after an
-// error: on a busy server, calls that each began anew would never come to the end.
+// A call ends after scanMost keys that belong to no type. With inTime it also ends before the deadline of
+// ctx, once it has read a page. Its findings are kept and the next call continues from there, also after
+// an error: on a busy server, calls that each start over would never reach the end.
 func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, inTime bool, found map[string]bool) error {
 	s := q.beginScan(c)
 	var slowest time.Duration
@@ -80,7 +80,7 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, inTime bool, 
 		slowest = max(slowest, time.Since(began))
 		kinds := 0
 		for _, key := range keys {
-			if key <= s.from { // of the same kind as the one before
+			if key <= s.from { // of the same kind as the previous one
 				continue
 			}
 			typ, next, stray := skip(key)
@@ -111,7 +111,7 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, inTime bool, 
 	}
 }
 
-// beginScan continues the last scan of a collection if it was cut off, or begins a new one.
+// beginScan continues the last scan of a collection if it was interrupted, or begins a new one.
 func (q *Queue) beginScan(c *mongo.Collection) scan {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -119,11 +119,11 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 	if !ok {
 		return scan{from: slotFrom, found: map[string]bool{}, strays: straysOf(c, "keys that are not a message's")}
 	}
-	delete(q.scans, c.Name()) // a second call at this time begins anew
+	delete(q.scans, c.Name()) // a concurrent call begins a new one
 	return s
 }
 
-// keepScan keeps a scan that was cut off, for the next call.
+// keepScan keeps an interrupted scan, for the next call.
 func (q *Queue) keepScan(c *mongo.Collection, s scan) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,10 +134,10 @@ func (q *Queue) keepScan(c *mongo.Collection, s scan) {
 // promoted.
 type walk struct {
 	from  string    // nothing up to it can be promoted, and all of it is due
-	ended time.Time // when it had come to something else; zero: not yet
+	ended time.Time // when it reached something else; zero: not yet
 
 	foreign, kept queue.Strays
-	future        queue.Strays // foreign keys as if of messages that are not due: each look passes over them
+	future        queue.Strays // foreign keys that look like messages not due yet: every search skips them
 }
 
 // pass counts a foreign key.
@@ -149,7 +149,7 @@ func (w *walk) pass(key string, now time.Time) {
 	}
 }
 
-// beginWalk returns where a search begins: behind what was skipped lately, or from the start.
+// beginWalk returns where a search begins: after the keys skipped recently, or at the start.
 func (q *Queue) beginWalk() walk {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -162,7 +162,7 @@ func (q *Queue) beginWalk() walk {
 	return w
 }
 
-// endWalk remembers how far a search has come. ended means that nothing is left to skip, for now.
+// endWalk records the progress of a search. ended means that nothing is left to skip, for now.
 func (q *Queue) endWalk(w walk, ended bool) {
 	all := w.foreign
 	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)
@@ -176,7 +176,7 @@ func (q *Queue) endWalk(w walk, ended bool) {
 	q.walk = w
 }
 
-// dueFrom is a time before which nothing behind a key is due, now or later.
+// dueFrom returns a time before which nothing after a key is due, now or later.
 func dueFrom(key string, now time.Time) time.Time {
 	digits := 0
 	for digits < min(len(key), len(slotTo)) && '0' <= key[digits] && key[digits] <= '9' {

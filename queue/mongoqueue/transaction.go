@@ -19,8 +19,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Messages in a transaction of the program's own: its documents and its messages are both stored, or
-// neither. See docs/decisions/0311.
+// Messages in the program's own transaction: its documents and its messages are both stored, or neither. See docs/decisions/0311.
 //
 //	the program                              the server                     a worker
 //	WithTransaction(ctx, f)
@@ -29,8 +28,8 @@ import (
 //	  commit                                 majority: both                 fetches the messages
 //	  or abort, or f again                   neither                        has never seen them
 //
-// They are loose messages (queue.LooseHeader): an aborted transaction leaves no gap in any numbers, and
-// f may make new messages each time it runs.
+// They are loose messages (queue.LooseHeader): an aborted transaction leaves no gap in any sequence of numbers, and f may create new
+// messages each time it runs.
 
 const (
 	proofTimeout = 10 * time.Second // of the trial of a client's transactions
@@ -54,17 +53,16 @@ const (
 //		_ = q.Notify(ctx, []string{"orders"}) // workers look now
 //	}
 //
-// It does not notify workers, because the messages are not there before the commit. Call Notify
-// after it, which never harms. Without it, workers read the messages within 30 s of the commit.
+// It does not notify workers, because the messages do not exist before the commit. Call Notify after it, which is always safe. Without it,
+// workers read the messages within 30 s of the commit.
 //
 // The returned IDs are valid if the transaction is committed. Your function must return an error
 // unchanged or wrapped, because WithTransaction runs the function again after some errors. Commit with
 // write concern majority, the servers' default: with a weaker one a failover may lose the whole
 // transaction, including the messages.
 //
-// The messages have no order, neither among each other nor relative to those of a Publisher. Headers
-// and idempotency keys work as with a Publisher, but its Middleware does not see these messages. They
-// cannot be delayed.
+// The messages have no order, neither among themselves nor relative to those of a Publisher. Headers and idempotency keys work as with a
+// Publisher, but its Middleware does not see these messages. They cannot be delayed.
 //
 // Nothing is sent if a message breaks a limit, its type is paused (*queue.PausedError), or its backlog
 // is full (*queue.BacklogFullError, at once, because a transaction must not wait). Changed settings
@@ -79,7 +77,7 @@ func (q *Queue) PublishInTransaction(ctx context.Context, msgs ...queue.Message)
 	return ids, nil
 }
 
-// publishInTransaction does everything that can fail without the transaction first: an error of the server inside it aborts it.
+// publishInTransaction first does everything that can fail outside the transaction: a server error inside it aborts it.
 func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) ([]queue.ID, error) {
 	session := mongo.SessionFromContext(ctx)
 	// rule: without a transaction nothing is inserted: it would be visible at once, whatever becomes of the rest
@@ -121,30 +119,29 @@ func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) 
 // insertInTransaction inserts documents in the transaction of ctx.
 //
 //	insert into messages, ordered: true, with the transaction's lsid and txnNumber; index: _id. Any error: the server has aborted the
-//	transaction, nothing of it is stored. No answer: the transaction cannot be committed any more, and the driver labels the error.
+//	transaction, none of it is stored. No answer: the transaction can no longer be committed, and the driver labels the error.
 func (q *Queue) insertInTransaction(ctx context.Context, client *mongo.Client, docs []document) error {
 	to := target{write: client.Database(q.Database()).Collection(q.messages.Name())}
 	for len(docs) > 0 {
 		n := commandLen(docs)
 		if _, _, err := to.insertOrdered(ctx, docs[:n]); err != nil {
-			return q.explain(ctx, "insert", err) // rule: wrapped, so that WithTransaction finds the label that has it repeat the function
+			return q.explain(ctx, "insert", err) // rule: wrapped, so that WithTransaction finds the label that makes it run the function again
 		}
 		docs = docs[n:]
 	}
 	return nil
 }
 
-// proveTransactions makes a trial transaction once per client, with a document in messages that is
-// behind the keys of all types:
+// proveTransactions makes a trial transaction once per client, with a document in messages that sorts after the keys of all types:
 //
-//	insert {_id: "~probe/<random>", b} in a transaction  an error: the server has none
-//	find it, with the queue's client                     it is there: the server ignores transactions
+//	insert {_id: "~probe/<random>", b} in a transaction  an error: the server has no transactions
+//	find it, with the queue's client                     it exists: the server ignores transactions
 //	commit
-//	find it, with the queue's client                     it is not there: the client is connected to another server
+//	find it, with the queue's client                     it does not exist: the client is connected to another server
 //	delete it
 //
-// rule: a server is believed only after a trial. Some take the fields of a transaction and ignore them, and a message would be visible although
-// the rest was aborted.
+// rule: a server's transactions are trusted only after a trial. Some servers accept the fields of a transaction and ignore them; a message
+// would be visible although the rest was aborted.
 func (q *Queue) proveTransactions(ctx context.Context, client *mongo.Client) error {
 	t := &q.transactions
 	t.mu.Lock()
@@ -163,7 +160,7 @@ func (q *Queue) proveTransactions(ctx context.Context, client *mongo.Client) err
 	case err != nil:
 		return q.explain(ctx, "try a transaction", err)
 	case !there:
-		// rule: a session of another server is refused. Its messages would lie where no worker looks.
+		// rule: a session of another server is refused. Its messages would be stored where no worker looks.
 		return fmt.Errorf("mongoqueue: the session's client is connected to another server than %s; start the session with a client of the same URL", q.name)
 	}
 	t.mu.Lock()
@@ -187,9 +184,8 @@ func withoutTransactions(err error) bool {
 	return errors.Is(err, errNotIsolated) || strings.Contains(err.Error(), "does not support sessions") // as the driver says it
 }
 
-// tryTransaction inserts a document in a transaction of client, which it commits. there tells
-// whether the queue's client finds it then. A trial that is cut off leaves little behind, and nobody
-// reads it.
+// tryTransaction inserts a document in a transaction of client, and commits it. there reports whether the queue's client finds it
+// afterwards. An interrupted trial leaves little behind, and nothing reads it.
 func (q *Queue) tryTransaction(ctx context.Context, client *mongo.Client) (there bool, err error) {
 	session, err := client.StartSession()
 	if err != nil {
@@ -222,35 +218,35 @@ func (q *Queue) tryTransaction(ctx context.Context, client *mongo.Client) (there
 	return visible()
 }
 
-// transactions is the state of a Queue for PublishInTransaction. Its settings and counts are what a
-// Publisher keeps in its controls and backlogs.
+// transactions is the state of a Queue for PublishInTransaction. Its settings and counts correspond to the controls and backlogs of a
+// Publisher.
 type transactions struct {
 	mu       sync.Mutex
 	proven   []*mongo.Client // have transactions, the latest ones
 	settings map[string]queue.Settings
-	until    time.Time       // then they are read again
+	until    time.Time       // when they are read again
 	room     map[string]room // of types whose backlog has a limit
 }
 
-// room is how much a backlog had left when it was counted.
+// room is how much space a backlog had left when it was counted.
 type room struct {
 	limit, left int
-	until       time.Time // then it is counted again …
-	next        time.Time // … or then, if it is full: what was counted on may have been aborted
+	until       time.Time // when it is counted again …
+	next        time.Time // … or when, if it is full: messages that were counted on may have been aborted
 }
 
-// As a Publisher does, see queue.Settings.
+// As in a Publisher, see queue.Settings.
 const (
-	settingsEvery        = 2 * time.Second // how long settings that were read, and a count, are followed
+	settingsEvery        = 2 * time.Second // how long settings that were read, and a count, are used
 	settingsTimeout      = time.Second
 	firstSettingsTimeout = 10 * time.Second
 	countTimeout         = 10 * time.Second
-	countShare           = 9 // and a slow count, for this many times its duration
+	countShare           = 9 // a slow count is used for this many times its duration
 )
 
 // admitLoose checks whether the settings of a type allow n more messages.
 //
-// rule: settings that cannot be read, and a backlog that cannot be counted, hold nobody up. What was known last holds.
+// rule: unreadable settings, and a backlog that cannot be counted, block no message. The last known values apply.
 func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
 	set := q.settingsOf(ctx, typ)
 	switch {
