@@ -19,10 +19,10 @@ const (
 	defaultEvery    = 5 * time.Second
 	defaultPatience = time.Second
 
-	roundTimeout = 5 * time.Second  // of asking about all types once
-	fresh        = 20 * time.Second // how long an answer is worth telling, if one round asks about all types
-	perRound     = time.Minute      // and how long for each round, if it takes several: scrapes are up to a minute apart
-	parallel     = 4                // questions to the server at a time
+	roundTimeout = 5 * time.Second  // for querying all types once
+	fresh        = 20 * time.Second // how long an answer is valid, if one round queries all types
+	perRound     = time.Minute      // and how long per round, if it takes several: scrapes are up to a minute apart
+	parallel     = 4                // concurrent queries to the server
 )
 
 // Source is the queue that a Sampler queries.
@@ -39,15 +39,14 @@ type Sampler struct {
 	Every    time.Duration // interval between two queries about a type. Defaults to 5 s
 	Patience time.Duration // how long Samples waits for answers. Defaults to 1 s
 
-	// Questions is the number of types that one round asks about, at most; the next rounds ask about
-	// the others in turn. 0 means no limit.
+	// Questions is the maximum number of types that one round queries; the next rounds query the others in turn. 0 means no limit.
 	Questions int
 
 	mu      sync.Mutex
 	samples map[string]answer
 	newest  time.Time     // when the server last answered
 	began   time.Time     // when the last round began
-	round   chan struct{} // closed at the end of the round under way; nil: there is none
+	round   chan struct{} // closed at the end of the current round; nil: there is none
 	cancel  context.CancelFunc
 	closed  bool
 }
@@ -59,10 +58,10 @@ type Sample struct {
 	At  time.Time     // time of the query
 }
 
-// answer is what is known of a type.
+// answer is the known state of a type.
 type answer struct {
 	Sample
-	asked time.Time // last time, also without an answer
+	asked time.Time // last query, also without an answer
 }
 
 // Samples returns the known samples of types. A type about which the server has not answered recently is missing from the result. It
@@ -72,8 +71,8 @@ func (s *Sampler) Samples(ctx context.Context, types []string) map[string]Sample
 	return known
 }
 
-// SamplesOf is Samples of two groups of types: each round asks about the first group before the
-// others. complete tells that every type was asked about, so that a sum is one of all types.
+// SamplesOf is Samples of two groups of types: each round queries the first group before the others. complete reports that every
+// type was queried, so that a sum covers all types.
 func (s *Sampler) SamplesOf(ctx context.Context, first, others []string) (known map[string]Sample, complete bool) {
 	types := slices.Concat(first, others)
 	s.mu.Lock()
@@ -95,7 +94,7 @@ func (s *Sampler) SamplesOf(ctx context.Context, first, others []string) (known 
 	defer s.mu.Unlock()
 	worth := s.worth(len(first), len(others))
 	known, complete = make(map[string]Sample, len(types)), true
-	if time.Since(s.newest) >= fresh { // the server is away: what it said earlier is not the backlog now
+	if time.Since(s.newest) >= fresh { // the server is unreachable: its earlier answers are not the current backlog
 		return known, false
 	}
 	for _, typ := range types {
@@ -108,7 +107,7 @@ func (s *Sampler) SamplesOf(ctx context.Context, first, others []string) (known 
 	return known, complete
 }
 
-// share is how many types of each group one round asks about. A quarter is kept for the others.
+// share returns how many types of each group one round queries. A quarter is reserved for the others.
 func (s *Sampler) share(first, others int) (ofFirst, ofOthers int) {
 	if s.Questions == 0 {
 		return first, others
@@ -117,8 +116,7 @@ func (s *Sampler) share(first, others int) (ofFirst, ofOthers int) {
 	return min(first, s.Questions-ofOthers), ofOthers
 }
 
-// worth is how long an answer is valid. If one round does not ask about all types, that is until the
-// next answer.
+// worth is how long an answer is valid. If one round does not query all types, that is until the next answer.
 func (s *Sampler) worth(first, others int) time.Duration {
 	ofFirst, ofOthers := s.share(first, others)
 	if ofFirst == first && ofOthers == others {
@@ -128,9 +126,9 @@ func (s *Sampler) worth(first, others int) time.Duration {
 	return time.Duration(rounds) * perRound
 }
 
-// start begins a round; s.mu is held. It forgets types that are not asked about any more.
+// start begins a round; s.mu is held. It forgets types that are no longer requested.
 func (s *Sampler) start(first, others []string) {
-	// Those asked about longest ago come first: where a round is too short for all of them, none is left out for ever.
+	// The types queried longest ago come first: if a round is too short for all of them, none is left out permanently.
 	inTurn := func(types []string) []string {
 		types = slices.Clone(types)
 		slices.SortStableFunc(types, func(a, b string) int { return s.samples[a].asked.Compare(s.samples[b].asked) })
@@ -143,7 +141,7 @@ func (s *Sampler) start(first, others []string) {
 			kept[typ] = a
 		}
 	}
-	// rule: a round asks about at most Questions types, however many there are.
+	// rule: a round queries at most Questions types, however many there are.
 	ofFirst, ofOthers := s.share(len(first), len(others))
 	types := slices.Concat(first[:ofFirst], others[:ofOthers])
 	s.samples, s.began = kept, time.Now()
@@ -180,7 +178,7 @@ func (s *Sampler) ask(ctx context.Context, types []string) {
 			if ctx.Err() == nil {
 				a.asked = time.Now()
 			}
-			if err == nil { // else it is unknown, and so told
+			if err == nil { // otherwise it is unknown, and reported as such
 				a.Sample = Sample{Depth: d, At: time.Now()}
 				if d.Pending > 0 {
 					a.Age = max(now.Add(time.Since(began)).Sub(d.Oldest.Time()), 0)

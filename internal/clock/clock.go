@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Watch measures how much time has passed since it was started. It never runs ahead, whatever happens to wall clocks, and does not stand still
-// while the machine sleeps (on Linux).
+// Watch measures how much time has passed since it was started. It never runs ahead, whatever happens to wall clocks, and continues while
+// the machine sleeps (on Linux).
 type Watch struct {
 	mono   time.Time
 	asleep time.Duration
@@ -19,16 +19,16 @@ const inaccuracy = 20 * time.Millisecond
 // Start starts a Watch.
 func Start() Watch { return Watch{mono: time.Now(), asleep: asleep()} }
 
-// StartAgo returns a Watch that was started when d had still to pass until now.
+// StartAgo returns a Watch that was started d ago.
 func StartAgo(d time.Duration) Watch {
 	w := Start()
 	w.mono = w.mono.Add(-d)
 	return w
 }
 
-// Elapsed is the time since the start.
+// Elapsed returns the time since the start.
 func (w Watch) Elapsed() time.Duration {
-	elapsed := time.Since(w.mono) // by a clock that stands still while the machine sleeps
+	elapsed := time.Since(w.mono) // by a clock that stops while the machine sleeps
 	if slept := asleep() - w.asleep; slept > inaccuracy {
 		elapsed += slept - inaccuracy // at least
 	}
@@ -66,8 +66,9 @@ func (s *Server) Read(at, second time.Time) {
 	defer s.mu.Unlock()
 	now := Start()
 	s.read = reading{at, now}
-	// rule: nothing happens early because one clock is ahead. A reading is believed if another clock says so too, or what has passed since the last one
-	// that was believed; or when it has been so for long. One that goes back is believed at once: then things happen late.
+	// rule: nothing happens early because one clock is ahead. A reading is trusted if another clock agrees with it, or the time passed
+	// since the last trusted reading does, or once readings have been ahead for Patience. One that goes back is trusted at once: then
+	// things happen late.
 	first := s.agreed.at.IsZero()
 	switch {
 	case !second.IsZero() && at.Sub(second) <= Tolerance, first && second.IsZero(), !first && at.Sub(s.agreed.now()) <= Tolerance:

@@ -1,10 +1,10 @@
-// Package combine lets calls that wait at the same time share one command of a server.
+// Package combine lets concurrent calls share one command of a server.
 //
-// A [Gate] lets a few commands through at a time. A call that finds it open is sent at once, by itself. While it is closed calls gather,
-// and those of one kind are sent together when it is their turn. Nobody waits for others to come.
+// A [Gate] lets a few commands through at a time. A call that finds it open is sent at once, alone. While it is closed, calls gather,
+// and those of one kind are sent together when it is their turn. No call waits for others to arrive.
 //
 //	call ──▶ Combiner: reads    ──┐
-//	call ──▶ Combiner: updates  ──┼──▶ Gate ──▶ a command for all calls of a kind that wait
+//	call ──▶ Combiner: updates  ──┼──▶ Gate ──▶ a command for all waiting calls of a kind
 //	call ──▶ Combiner: deletes  ──┘
 package combine
 
@@ -20,7 +20,7 @@ type Combiner[Q, A any] struct {
 
 	mu      sync.Mutex
 	waiting []*call[Q, A]
-	inLine  bool // at the gate
+	inLine  bool // queued at the gate
 }
 
 // Options says how calls are made.
@@ -29,9 +29,9 @@ type Options[Q, A any] struct {
 	One func(ctx context.Context, q Q) (A, error)
 	// Many makes several calls with one command, and returns an answer for each, in order. Its context ends when all callers have gone.
 	Many func(ctx context.Context, asked []Q) []Answer[A]
-	// Settle finds out what became of a call of which Many could not tell. Defaults to One.
+	// Settle determines the outcome of a call if Many could not. Defaults to One.
 	Settle func(ctx context.Context, q Q) (A, error)
-	// Most is how many calls may share a command.
+	// Most is the maximum number of calls that share a command.
 	Most int
 }
 
@@ -39,11 +39,11 @@ type Options[Q, A any] struct {
 type Answer[A any] struct {
 	Value A
 	Err   error
-	// Again is set if the command does not tell what became of the call, and another one does: Settle.
+	// Again means that the command does not show the outcome of the call: Settle determines it.
 	Again bool
 }
 
-// All answers n calls in the same way.
+// All returns the same answer for n calls.
 func All[A any](n int, a Answer[A]) []Answer[A] {
 	all := make([]Answer[A], n)
 	for i := range all {
@@ -52,11 +52,11 @@ func All[A any](n int, a Answer[A]) []Answer[A] {
 	return all
 }
 
-// call is a call that waits.
+// call is a waiting call.
 type call[Q, A any] struct {
 	ctx    context.Context
 	q      Q
-	answer chan Answer[A] // has room for the answer, whether or not somebody still waits for it
+	answer chan Answer[A] // has room for the answer, whether or not the caller still waits for it
 }
 
 // New creates a Combiner whose commands go through gate.
@@ -67,7 +67,7 @@ func New[Q, A any](gate *Gate, o Options[Q, A]) *Combiner[Q, A] {
 	return &Combiner[Q, A]{gate: gate, o: o}
 }
 
-// Do makes a call, alone or with others. When ctx ends before the answer is there, a command that was sent may yet be carried out.
+// Do makes a call, alone or with others. If ctx ends before the answer arrives, a command that was sent may still be executed.
 func (c *Combiner[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	m := &call[Q, A]{ctx: ctx, q: q, answer: make(chan Answer[A], 1)}
 	c.enqueue(m)
@@ -79,7 +79,7 @@ func (c *Combiner[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 		return a.Value, a.Err
 	case <-ctx.Done():
 		var none A
-		return none, ctx.Err() // as of a driver
+		return none, ctx.Err() // as a driver returns it
 	}
 }
 
@@ -93,7 +93,7 @@ func (c *Combiner[Q, A]) enqueue(m *call[Q, A]) {
 	}
 }
 
-// send sends one command for those that wait.
+// send sends one command for the waiting calls.
 func (c *Combiner[Q, A]) send() {
 	switch calls := c.take(); len(calls) {
 	case 0:
@@ -106,7 +106,7 @@ func (c *Combiner[Q, A]) send() {
 	}
 }
 
-// take takes the next calls out of those that wait. If more are left, they are in line again.
+// take takes the next waiting calls. If more are left, it queues at the gate again.
 func (c *Combiner[Q, A]) take() (calls []*call[Q, A]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Combiner[Q, A]) take() (calls []*call[Q, A]) {
 
 // together sends several calls with one command.
 func (c *Combiner[Q, A]) together(calls []*call[Q, A]) {
-	// rule: a command that is shared does not end with the context of one caller.
+	// rule: a shared command does not end with the context of one caller.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(calls[0].ctx))
 	defer cancel()
 	gone := countdown(len(calls), cancel)

@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	// patience is how long a command keeps others from being sent. On a busy server even a short one may take some hundred milliseconds.
+	// patience is how long a command keeps others from being sent. On a busy server even a short one may take a few hundred milliseconds.
 	patience = time.Second
 
-	// A command in transit takes nothing from the server. So a gate is wider by one for each onTheWay that a packet takes to it and back.
+	// A command in transit costs the server nothing. So a gate is wider by one for each onTheWay of the round trip.
 	onTheWay = time.Millisecond
 	widest   = 16
 )
 
-// Gate lets a few commands through at a time, in the order in which they came. Create it with [NewGate].
+// Gate lets a few commands through at a time, in order of arrival. Create it with [NewGate].
 type Gate struct {
 	far func() time.Duration
 
 	mu      sync.Mutex
 	width   int
-	through int // commands under way, without those that are late
+	through int // commands in flight, without those that are late
 	line    []func()
 }
 
-// NewGate creates a Gate for width commands at a time, and more if the server is far away: far is how long a packet takes to it and back.
+// NewGate creates a Gate for width concurrent commands, and more if the server is far away: far returns the round-trip time.
 func NewGate(width int, far func() time.Duration) *Gate { return &Gate{width: width, far: far} }
 
-// enter calls f, in another goroutine, when it is its turn.
+// enter calls f, in another goroutine, when its turn comes.
 func (g *Gate) enter(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,15 +46,15 @@ func (g *Gate) open() {
 	}
 }
 
-// room is how many commands may be under way.
+// room returns how many commands may be in flight.
 //
-// rule: a server that is busy is not far away. How long commands take does not count: more of them would make it slower still.
+// rule: a busy server is not a distant one. The duration of commands does not count: more of them would make it slower still.
 func (g *Gate) room() int {
 	return min(g.width+int(g.far()/onTheWay), max(g.width, widest))
 }
 
 func (g *Gate) pass(f func()) {
-	// rule: nobody waits for long behind a command without an answer.
+	// rule: an unanswered command does not block others for long.
 	late := time.AfterFunc(patience, g.leave)
 	f()
 	if late.Stop() {

@@ -1,7 +1,7 @@
-// Package distance measures how far away a MongoDB server is: how long a packet takes to it and back.
+// Package distance measures the network round trip to a MongoDB server.
 //
-// The answer to a command does not tell: on a busy machine it waits for processors, here and there. But the kernels that
-// establish a connection do not wait, and the one here knows how long they took.
+// The duration of a command does not show it: on a busy machine the command waits for processors, at both ends. But the kernels that
+// establish a connection do not wait, and the local one knows how long that took.
 package distance
 
 import (
@@ -15,20 +15,20 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// kept is how many of the latest connections to an address count. The fastest tells: a packet that was lost costs a second.
+// kept is the number of latest connections to an address that count. The fastest one is used: a lost packet costs a second.
 const kept = 8
 
-// Meter measures the round trip to the server that a client sends its commands to. Create it with [Of]. The nil Meter knows nothing.
-// Safe for concurrent use.
+// Meter measures the round trip to the server that a client sends its commands to. Create it with [Of]. A nil Meter measures
+// nothing. Safe for concurrent use.
 type Meter struct {
 	dialer net.Dialer
 
 	mu    sync.Mutex
 	trips map[string][]time.Duration // by address
-	used  string                     // the address of the latest connection for commands: of the primary, while the client only asks that
+	used  string                     // the address of the latest connection for commands: the primary's, while the client queries only that
 }
 
-// Of returns the Meter of a client that is made from these options, to which it adds a dialer and a pool monitor.
+// Of returns the Meter of a client created from these options, to which it adds a dialer and a pool monitor.
 func Of(o *options.ClientOptions) *Meter {
 	m := &Meter{trips: map[string][]time.Duration{}}
 	o.SetDialer(m)
@@ -57,7 +57,7 @@ func (m *Meter) DialContext(ctx context.Context, network, address string) (net.C
 	return c, nil
 }
 
-// RoundTrip is how long a packet takes to the server and back; 0 if that is not known.
+// RoundTrip returns the round-trip time to the server; 0 if it is unknown.
 func (m *Meter) RoundTrip() time.Duration {
 	if m == nil {
 		return 0

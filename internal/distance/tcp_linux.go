@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roundTrip is how long the server took to accept a new connection (tcp(7), TCP_INFO).
+// roundTrip returns how long the server took to accept a new connection (tcp(7), TCP_INFO).
 func roundTrip(c net.Conn) (trip time.Duration, ok bool) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
-		return 0, false // a socket of this machine
+		return 0, false // a local socket
 	}
 	raw, err := tcp.SyscallConn()
 	if err != nil {

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// roundTrip knows nothing: on these systems a server counts as near.
+// roundTrip is unknown: on these systems a server counts as near.
 func roundTrip(net.Conn) (time.Duration, bool) { return 0, false }

@@ -1,4 +1,4 @@
-// Package generated keeps the generated parts of documents up to date: tests compare them, and write them with -update.
+// Package generated keeps the generated parts of documents up to date: tests compare them, and rewrite them with -update.
 package generated
 
 import (
@@ -11,8 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of documents")
 
-// Part compares a part of a document with its expected text: everything between the lines "<!-- generated: NAME -->" and "<!-- end: NAME -->".
-// With -update it writes that part. Tests that write to the same document must not run at the same time.
+// Part compares a part of a document with its expected text: everything between the lines "<!-- generated: NAME -->" and "<!-- end: NAME
+// -->". With -update it writes that part. Tests that write to the same document must not run concurrently.
 func Part(t testing.TB, file, name, want string) {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Is tells whether text is a glob, and not a name.
+// Is reports whether text is a glob rather than a name.
 func Is(text string) bool { return strings.ContainsAny(text, `*?[\`) }
 
 // Check returns [path.ErrBadPattern] for a malformed glob.
@@ -15,13 +15,13 @@ func Check(glob string) error {
 	return err
 }
 
-// Set is names and globs. It is not changed, and is safe for concurrent use.
+// Set is a set of names and globs. It is immutable, and safe for concurrent use.
 type Set struct {
 	names map[string]bool
 	globs []string
 }
 
-// NewSet makes the set of what is in a list.
+// NewSet returns the set of the names and globs in list.
 func NewSet(list []string) Set {
 	s := Set{names: map[string]bool{}}
 	for _, text := range list {
@@ -37,7 +37,7 @@ func NewSet(list []string) Set {
 // Match is [Match] for a set. It takes no longer if there are many names.
 func (s Set) Match(name string) bool { return s.names[name] || Match(s.globs, name) }
 
-// Match tells whether a name is one of those that globs, or names, stand for: see [path.Match]. A malformed one stands for none.
+// Match reports whether name matches one of globs, which may be plain names: see [path.Match]. A malformed glob matches nothing.
 func Match(globs []string, name string) bool {
 	for _, glob := range globs {
 		if ok, _ := path.Match(glob, name); ok {

@@ -13,17 +13,17 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// Failures keeps why a client last failed to greet a server, if that has to do with TLS. Create it with [Watch]. The nil Failures keeps
-// nothing. Safe for concurrent use.
+// Failures records why a client last failed to greet a server, if that has to do with TLS. Create it with [Watch]. A nil Failures
+// records nothing. Safe for concurrent use.
 //
-// The driver's error tells how its last attempt ended. If it was cancelled, that says nothing, and the one before it knew why.
+// The driver's error tells how its last attempt ended. If it was cancelled, that says nothing, but the attempt before it explains why.
 type Failures struct {
 	mu      sync.Mutex
 	last    error
 	greeted bool // a server has answered once
 }
 
-// Watch returns the Failures of a client that is made from these options, to which it adds a server monitor.
+// Watch returns the Failures of a client created from these options, to which it adds a server monitor.
 func Watch(o *options.ClientOptions) *Failures {
 	f := new(Failures)
 	o.SetServerMonitor(&event.ServerMonitor{
@@ -44,14 +44,14 @@ func (f *Failures) failed(err error) {
 	defer f.mu.Unlock()
 	switch {
 	case errors.Is(err, context.Canceled):
-	case TLS(err) != "", hungUp(err) && !f.greeted: // later, a server that hangs up has gone
+	case TLS(err) != "", hungUp(err) && !f.greeted: // after a greeting, a server that hangs up has gone
 		f.last = err
 	default:
 		f.last = nil
 	}
 }
 
-// Recall returns err, an error of the client, with the failure that explains it if err does not tell how the last attempt ended.
+// Recall returns err, an error of the client, and adds the failure that explains it if err does not tell how the last attempt ended.
 func (f *Failures) Recall(err error) error {
 	if f == nil {
 		return err
@@ -64,7 +64,7 @@ func (f *Failures) Recall(err error) error {
 	return fmt.Errorf("%w; an attempt before: %w", err, attempt{f.last})
 }
 
-// tells returns whether the driver knows how an attempt ended that was not cancelled.
+// tells reports whether the driver knows how an attempt ended that was not cancelled.
 func tells(err error) bool {
 	var selection topology.ServerSelectionError
 	return errors.As(err, &selection) && slices.ContainsFunc(selection.Desc.Servers, func(s description.Server) bool {

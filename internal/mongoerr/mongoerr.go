@@ -15,7 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// TLS returns the remedy for err, "" if it is not about TLS.
+// TLS returns the remedy for err, or "" if it is not about TLS.
 func TLS(err error) string {
 	var selection topology.ServerSelectionError
 	if errors.As(err, &selection) {
@@ -48,7 +48,7 @@ func TLS(err error) string {
 	case errors.As(err, &record):
 		return "the server does not speak TLS at this port; leave tls=true and the other tls options out of the URL, or name the port that does"
 	}
-	// The server reports what it does not like about us by an alert, for which crypto/tls has no public type.
+	// The server reports its objection to this client by an alert, for which crypto/tls has no public type.
 	_, alert, ok := strings.Cut(err.Error(), "remote error: tls: ")
 	switch {
 	case !ok:
@@ -61,7 +61,7 @@ func TLS(err error) string {
 	return "the server refuses to speak TLS with this client; compare versions and settings of both"
 }
 
-// ofAttempt returns the remedy for a failed attempt to greet a server, "" if it is not about TLS.
+// ofAttempt returns the remedy for a failed attempt to greet a server, or "" if it is not about TLS.
 func ofAttempt(err error) string {
 	if hungUp(err) {
 		return "the server closed the connection during the handshake; perhaps only one side uses TLS: add tls=true to the URL, or leave it out"

@@ -14,7 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// ErrNoPrimary is wrapped by errors about a member of a replica set that has no primary now.
+// ErrNoPrimary is wrapped by errors about a member of a replica set that currently has no primary.
 var ErrNoPrimary = errors.New("the replica set has no primary, an election may be under way")
 
 // Answers of a member while it starts or stops, or while another member becomes the primary.
@@ -48,14 +48,14 @@ func Passing(err error) (reason string, heard bool) {
 	return passingAnswer(err)
 }
 
-// passingTopology looks at what the driver knows of each server. One that may come is enough.
+// passingTopology examines what the driver knows about each server. One that may come back is enough.
 func passingTopology(desc description.Topology) (reason string, heard bool) {
 	for _, s := range desc.Servers {
 		switch {
 		case s.Kind&description.ServerKindRSMember != 0 && s.Kind != description.ServerKindRSPrimary:
 			return ErrNoPrimary.Error(), true
 		case s.Kind != 0:
-			// A usable server, that came a moment too late.
+			// A usable server that came a moment too late.
 			return fmt.Sprintf("%s has just come back", s.Addr), true
 		}
 		why, answered := passingAnswer(s.LastError)
@@ -69,7 +69,7 @@ func passingTopology(desc description.Topology) (reason string, heard bool) {
 	return reason, heard
 }
 
-// passingAnswer is about an answer, or the lack of one.
+// passingAnswer classifies an answer, or the lack of one.
 func passingAnswer(err error) (reason string, heard bool) {
 	var code int
 	var server mongo.ServerError
@@ -89,7 +89,7 @@ func passingAnswer(err error) (reason string, heard bool) {
 	return passingNetwork(err)
 }
 
-// passingNetwork is about one connection.
+// passingNetwork classifies the error of one connection.
 func passingNetwork(err error) (reason string, heard bool) {
 	var dns *net.DNSError
 	var timeout interface{ Timeout() bool }

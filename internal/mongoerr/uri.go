@@ -22,7 +22,7 @@ func URI(uri string) string {
 	return "the credentials are malformed; percent-encode special characters in user name, password and the password of a key file (%40 for @, %3A for :, %2F for /, %25 for %)"
 }
 
-// secretOptions may be secret, or need a user. In lower case.
+// secretOptions are the options, in lower case, that may be secret or need a user.
 var secretOptions = []string{"authmechanism", "authmechanismproperties", "authsource", "tlscertificatekeyfilepassword", "sslclientcertificatekeypassword",
 	"proxypassword", "proxyusername"}
 
@@ -34,7 +34,7 @@ func withoutSecrets(uri string) string {
 	}
 	rest, query, ok := strings.Cut(rest, "?")
 	if ok {
-		// The driver separates by both, and takes keys that are percent-encoded.
+		// The driver splits at both, and accepts percent-encoded keys.
 		pairs := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
 		rest += "?" + strings.Join(slices.DeleteFunc(pairs, isSecret), "&")
 	}

@@ -1,4 +1,4 @@
-// Package mongomany sends MongoDB one command for several documents, and says what became of each as far as the answer tells.
+// Package mongomany sends MongoDB one command for several documents, and reports the outcome for each as far as the answer shows it.
 package mongomany
 
 import (
@@ -12,7 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// Find returns the documents that have one of ids, which differ, by their IDs. fields is a projection; nil returns them whole. Index: _id.
+// Find returns, by ID, the documents that have one of ids, which differ. fields is a projection; nil returns them whole. Index: _id.
 func Find(ctx context.Context, c *mongo.Collection, ids []string, fields bson.D) (map[string]bson.Raw, error) {
 	find := options.Find().SetBatchSize(int32(len(ids) + 1)) // one answer, without a cursor on the server
 	if fields != nil {
@@ -34,15 +34,15 @@ func Find(ctx context.Context, c *mongo.Collection, ids []string, fields bson.D)
 	return found, nil
 }
 
-// Insert inserts documents in any order. It returns the errors of those that were not inserted, by their place in docs: the others were. With an error
-// any of them may have been inserted.
+// Insert inserts documents in any order. It returns the errors of those that were not inserted, by their index in docs; the others were.
+// With an error any of them may have been inserted.
 func Insert[D any](ctx context.Context, c *mongo.Collection, docs []D) (failed map[int]error, err error) {
 	_, err = c.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
 	if err == nil {
 		return nil, nil
 	}
 	var write mongo.BulkWriteException
-	// rule: what a majority may not have is not inserted, for any of them.
+	// rule: a document that a majority may not have does not count as inserted. A write concern error is about all of them.
 	if !errors.As(err, &write) || write.WriteConcernError != nil {
 		return nil, err
 	}
@@ -56,16 +56,17 @@ func Insert[D any](ctx context.Context, c *mongo.Collection, docs []D) (failed m
 	return failed, nil
 }
 
-// Update changes at most one document, that with ID if it matches Filter.
+// Update changes at most one document: the one with ID, if it matches Filter.
 type Update struct {
 	ID             string
 	Filter, Update bson.D
 }
 
-// UpdateAll makes all updates, in any order, and returns how many matched: the answer does not tell which. With an error any of them may have been made.
+// UpdateAll makes all updates, in any order, and returns how many matched: the answer does not show which. With an error any of them may
+// have been made.
 func UpdateAll(ctx context.Context, c *mongo.Collection, updates []Update) (matched int, err error) {
 	statements := make([]mongo.WriteModel, len(updates))
-	// Sorted, because a server that carries out the command as one transaction keeps each document locked to the end: two commands in
+	// Sorted, because a server that executes the command as one transaction keeps each document locked to the end: two commands in
 	// different orders would wait for each other.
 	for i, u := range slices.SortedFunc(slices.Values(updates), func(a, b Update) int { return cmp.Compare(a.ID, b.ID) }) {
 		statements[i] = mongo.NewUpdateOneModel().SetFilter(u.Filter).SetUpdate(u.Update)

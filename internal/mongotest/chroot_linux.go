@@ -40,7 +40,7 @@ func startChroot(ctx context.Context, o Options, treePath string) (*Server, erro
 	}
 }
 
-// chrootEngine runs a server as child of this process, in a PID namespace of its own.
+// chrootEngine runs a server as a child of this process, in its own PID namespace.
 type chrootEngine struct {
 	script, tree, data, addr string
 	cmd                      *exec.Cmd // unshare, the parent of the namespace's first process; nil before start and after kill
@@ -69,8 +69,8 @@ func (e *chrootEngine) unpause(ctx context.Context) error {
 	return e.signalAll(ctx, syscall.SIGCONT, "")
 }
 
-// signalAll signals every process of the server. Stopping goes on until all are in state want, because one that was not
-// stopped yet may have forked in between.
+// signalAll signals every process of the server. Stopping is repeated until all are in state want, because one that was
+// not stopped yet may have forked in between.
 func (e *chrootEngine) signalAll(ctx context.Context, sig syscall.Signal, want string) error {
 	for {
 		pids := e.processes()
@@ -95,7 +95,7 @@ func (e *chrootEngine) signalAll(ctx context.Context, sig syscall.Signal, want s
 	}
 }
 
-// processes returns the processes of the server's PID namespace, its first one first.
+// processes returns the processes of the server's PID namespace, beginning with its first one.
 func (e *chrootEngine) processes() []int {
 	if e.cmd == nil {
 		return nil
@@ -130,12 +130,12 @@ func (e *chrootEngine) kill(ctx context.Context) error {
 	if e.cmd == nil {
 		return nil
 	}
-	// The namespace's first process, not unshare: its end is reported only when the kernel has ended all others too,
-	// and unshare waits for it. Two servers on the same data would be the end of the data.
+	// Kill the namespace's first process, not unshare: its exit is reported only after the kernel has ended all others,
+	// and unshare waits for it. Two servers on the same data would destroy it.
 	if pids := e.processes(); len(pids) > 0 {
 		_ = syscall.Kill(pids[0], syscall.SIGKILL)
 	} else {
-		_ = e.cmd.Process.Kill() // not so far yet: still copying data
+		_ = e.cmd.Process.Kill() // still copying data
 	}
 	done := make(chan struct{})
 	go func() {

@@ -1,4 +1,4 @@
-// Package mongotest gives tests a real MongoDB, or a MongoDB-compatible server, without manual set-up.
+// Package mongotest provides tests with a real MongoDB, or a MongoDB-compatible server, without manual set-up.
 //
 // # Which server
 //
@@ -25,14 +25,14 @@
 //	URI(t)        the shared server: one per test process, started by the first call
 //	Database(t)   a fresh database on it, dropped when the test ends, as a driver handle
 //	Fresh(t)      the same, with the URI that has the database in its path, as the product wants it
-//	NewServer(t)  a server of the test's own, to pause, kill and start again
+//	NewServer(t)  a private server for the test, to pause, kill and restart
 //	Docker(t)     the Docker daemon itself, for tests of images
 //
-// # What is cleaned up, and by whom
+// # Cleanup
 //
-// Databases and private servers end with their test. The shared server has no such moment, as packages need not have a
-// TestMain. So each server has a small guard process (see guard) that waits for the end of the test process, whatever
-// ends it, and then removes the server. If the guard died, too, the next process that starts a server removes the old
-// one: every container is labelled with its owner (see owner) and is removed only when that owner is certainly gone.
-// Containers without that label are never touched.
+// Databases and private servers end with their test. The shared server has no such moment, because packages need not
+// have a TestMain. So each server has a small guard process (see guard) that waits for the end of the test process,
+// however it ends, and then removes the server. If the guard died as well, the next process that starts a server
+// removes the old one: every container is labelled with its owner (see owner) and is removed only when that owner is
+// certainly gone. Containers without that label are never touched.
 package mongotest

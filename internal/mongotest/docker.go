@@ -30,13 +30,13 @@ const (
 // docker is a Docker daemon that answered.
 type docker struct {
 	api client.APIClient
-	// host is where published ports are reached, publish on which address they are published.
+	// host is where published ports are reached, publish the address on which they are published.
 	host, publish string
-	// here says that containers can share the network of this machine.
+	// here means that containers can share the network of this machine.
 	here bool
 }
 
-// Docker returns the client of a Docker daemon, for tests of images and containers, and the labels of everything such a test
+// Docker returns the client of a Docker daemon, for tests of images and containers, and the labels for everything that such a test
 // creates: the next caller removes what a dead test process left behind. It skips the test, after a loud line, only if there is no
 // daemon. Containers reach the servers of this package in the network "host".
 func Docker(t testing.TB) (api client.APIClient, labels map[string]string) {
@@ -73,7 +73,7 @@ func newDocker(ctx context.Context) (*docker, error) {
 	}
 	d := &docker{api: provider.Client()}
 	if want := os.Getenv(client.EnvOverrideHost); want != "" && d.api.DaemonHost() != want {
-		// testcontainers-go goes on to the usual places then. But a named daemon is the one meant.
+		// testcontainers-go would fall back to the usual places, but a named daemon is the intended one.
 		return nil, fmt.Errorf("%s=%s does not answer", client.EnvOverrideHost, want)
 	}
 	defer d.idle()
@@ -87,9 +87,9 @@ func newDocker(ctx context.Context) (*docker, error) {
 	return d, nil
 }
 
-// disableReaper keeps testcontainers-go from starting its reaper first, whose image can be pulled only where images can
-// be pulled. The guard does the same work without an image. testcontainers-go reads its configuration once, when first
-// used, so it has to be known before; and there is no other way in than the environment.
+// disableReaper keeps testcontainers-go from first starting its reaper, whose image has to be pulled. The guard does the same work
+// without an image. testcontainers-go reads its configuration once, when first used, so this must be set before, and only the
+// environment can do so.
 func disableReaper() {
 	const disabled = "TESTCONTAINERS_RYUK_DISABLED"
 	if _, set := os.LookupEnv(disabled); !set {
@@ -97,33 +97,33 @@ func disableReaper() {
 	}
 }
 
-// findHost finds out where published ports are. In something that looks like a container testcontainers-go assumes that
-// the daemon is outside and takes the address of the gateway, which is wrong where the daemon runs inside too: its
-// name for its machine then is ours.
+// findHost determines where published ports are reached. In something that looks like a container, testcontainers-go assumes that the
+// daemon is outside and uses the address of the gateway. That is wrong if the daemon runs inside as well: its name for its machine is
+// then ours.
 func (d *docker) findHost(ctx context.Context, provider *testcontainers.DockerProvider, daemonName string) error {
 	const override = "TESTCONTAINERS_HOST_OVERRIDE"
 	hostname, err := os.Hostname()
 	ours := err == nil && hostname == daemonName && strings.HasPrefix(d.api.DaemonHost(), "unix:")
 	if _, set := os.LookupEnv(override); !set && ours {
-		os.Setenv(override, "localhost") // for testcontainers-go itself, which asks again and again
+		os.Setenv(override, "localhost") // for testcontainers-go itself, which checks repeatedly
 	}
 	if d.host, err = provider.DaemonHost(ctx); err != nil {
 		return err
 	}
 	d.publish = "0.0.0.0"
 	if d.host == "localhost" || d.host == "127.0.0.1" {
-		// The server wants no password, so nobody else on the network should see it; and "localhost" may be IPv6.
+		// The server requires no password, so it must not be reachable from the network; and "localhost" may be IPv6.
 		d.host, d.publish = "127.0.0.1", "127.0.0.1"
 		d.here = ours
 	}
 	return nil
 }
 
-// listenOn makes a server in a container listen on a port of this machine. It returns the address on which the server has to listen
-// for that, in its own network.
+// listenOn makes a server in a container listen on a port of this machine. It returns the address on which the server has to listen for
+// that, in its own network.
 //
-// Where the container can share the network of this machine it does. Elsewhere Docker forwards the port, with a process that may die:
-// Docker 20.10 loses such processes when it ends other containers (https://go.dev/issue/27505), and the server does not answer any more.
+// The container shares the network of this machine where possible. Elsewhere Docker forwards the port, with a process that may die:
+// Docker 20.10 loses such processes when it ends other containers (https://go.dev/issue/27505), and the server becomes unreachable.
 func (d *docker) listenOn(port string) (listen string, how testcontainers.CustomizeRequestOption) {
 	if d.here {
 		return net.JoinHostPort("127.0.0.1", port), testcontainers.WithHostConfigModifier(func(c *container.HostConfig) { c.NetworkMode = "host" })
@@ -140,8 +140,7 @@ func (d *docker) listenOn(port string) (listen string, how testcontainers.Custom
 	}
 }
 
-// idle closes connections to the daemon that are not in use, whose goroutines leak detectors would find. The next
-// request opens another.
+// idle closes unused connections to the daemon, whose goroutines leak detectors would find. The next request opens another.
 func (d *docker) idle() { _ = d.api.Close() }
 
 func (d *docker) startServer(ctx context.Context, o Options) (*Server, error) {
@@ -177,7 +176,7 @@ func (d *docker) startServer(ctx context.Context, o Options) (*Server, error) {
 	}
 }
 
-// isMongo says whether an image is MongoDB itself, whose server can be told to be a replica set. FerretDB's cannot.
+// isMongo reports whether an image is MongoDB itself, whose server can be started as a replica set. FerretDB's cannot.
 func isMongo(image string) bool {
 	name := image[strings.LastIndex(image, "/")+1:]
 	name, _, _ = strings.Cut(name, ":")
@@ -190,8 +189,8 @@ func portTaken(err error) bool {
 	return strings.Contains(s, "port is already allocated") || strings.Contains(s, "address already in use")
 }
 
-// removeLeftovers removes containers whose owner is gone, and then their volumes, networks and images. Best effort: a daemon in trouble
-// shows soon enough.
+// removeLeftovers removes containers whose owner is gone, and then their volumes, networks and images. Best effort: a failing daemon is
+// noticed soon enough.
 func (d *docker) removeLeftovers(ctx context.Context, o Options) {
 	ours := make(client.Filters).Add("label", ownerLabel)
 	containers, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
@@ -247,7 +246,7 @@ func (e *containerEngine) start(ctx context.Context) error {
 	}, e.options...)
 	ctr, err := testcontainers.Run(ctx, e.image, options...)
 	if ctr != nil {
-		e.id = ctr.GetContainerID() // also of one that could not start: it has to be removed
+		e.id = ctr.GetContainerID() // also if it could not start: it has to be removed
 	}
 	return err
 }
@@ -269,7 +268,7 @@ func (e *containerEngine) kill(ctx context.Context) error {
 	if _, err := e.docker.api.ContainerKill(ctx, e.id, client.ContainerKillOptions{Signal: "SIGKILL"}); err != nil {
 		return err
 	}
-	// A frozen process takes a signal only when it is thawed. Not paused, or thawed by Docker already, is fine.
+	// A frozen process receives a signal only when it is thawed. An error is fine: not paused, or already thawed by Docker.
 	_ = e.unpause(ctx)
 	for e.alive(ctx) {
 		if err := pollPause(ctx, 20*time.Millisecond); err != nil {

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// guard is a process that removes a server when this process has ended, even by SIGKILL.
+// guard is a process that removes a server after this process has ended, even by SIGKILL.
 //
-// It reads from a pipe whose other end only this process holds. The kernel closes that end when the process is gone,
-// the read returns, and the guard acts. No polling, no network, no image to pull.
+// It reads from a pipe whose other end only this process holds. When this process ends, the kernel closes that end, the
+// read returns, and the guard acts. No polling, no network, no image to pull.
 type guard struct {
 	cmd  *exec.Cmd
-	held *os.File // its being open is the message
+	held *os.File // open while this process lives
 }
 
-// guards keeps the guards on duty reachable. The garbage collector closes an *os.File that nobody refers to, and a test
-// that has a server's URI need not have the server: its guard would act although this process is alive.
+// guards keeps active guards reachable. The garbage collector closes an unreferenced *os.File, and a test that has a
+// server's URI need not hold the server: its guard would act although this process is alive.
 var guards sync.Map // of *guard to nothing
 
 // newGuard returns nil, which is a guard that does nothing, if there is no command or no shell.
@@ -24,13 +24,13 @@ func newGuard(command string) *guard {
 	if command == "" {
 		return nil
 	}
-	r, w, err := os.Pipe() // close-on-exec: no other child of ours gets the writing end
+	r, w, err := os.Pipe() // close-on-exec: no other child of this process gets the writing end
 	if err != nil {
 		return nil
 	}
 	defer r.Close()
 	cmd := exec.Command("sh", "-c", "cat >/dev/null; "+command)
-	cmd.Stdin = r // and its output goes nowhere: `go test` would wait for it
+	cmd.Stdin = r // its output is discarded: `go test` would wait for it
 	cmd.Dir = os.TempDir()
 	detach(cmd) // Ctrl-C in a terminal must not reach it
 	if err := cmd.Start(); err != nil {
@@ -42,7 +42,7 @@ func newGuard(command string) *guard {
 	return g
 }
 
-// dismiss ends the guard without its acting.
+// dismiss ends the guard without triggering it.
 func (g *guard) dismiss() {
 	if g == nil {
 		return

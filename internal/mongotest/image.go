@@ -21,8 +21,8 @@ const (
 	pullTimeout  = 5 * time.Minute
 )
 
-// image decides which image to use, and makes sure that it is there. The real thing comes first; but an image that was
-// built here before comes before another attempt to pull, which was in vain then.
+// image selects the image to use, and makes sure that it exists. MongoDB itself is preferred; but an image that was
+// built here earlier precedes another attempt to pull, which failed then.
 func (d *docker) image(ctx context.Context, o Options) (string, error) {
 	if image := os.Getenv(EnvImage); image != "" {
 		if d.hasImage(ctx, image) {
@@ -63,7 +63,7 @@ func (d *docker) hasImage(ctx context.Context, image string) bool {
 	return err == nil
 }
 
-// pull tries once. testcontainers-go would go on trying until its context ends where there is no way to any registry.
+// pull tries once. Where no registry is reachable, testcontainers-go would keep trying until its context ends.
 func (d *docker) pull(ctx context.Context, image string, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
@@ -78,7 +78,7 @@ func (d *docker) pull(ctx context.Context, image string, o Options) error {
 	return nil
 }
 
-// tree makes sure that the tree for the chroot is there and returns its path.
+// tree makes sure that the tree for the chroot exists and returns its path.
 func tree(ctx context.Context, o Options) (string, error) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		return "", errors.New("a chroot needs root on Linux")
@@ -93,7 +93,7 @@ func tree(ctx context.Context, o Options) (string, error) {
 	return buildScript(ctx, o.Log, "--tree")
 }
 
-// buildScript runs integration/mongo-image/build.sh, which says on standard output what it made or found.
+// buildScript runs integration/mongo-image/build.sh, which prints what it made or found on standard output.
 func buildScript(ctx context.Context, log io.Writer, args ...string) (string, error) {
 	script, err := imageFile("build.sh")
 	if err != nil {
@@ -105,7 +105,7 @@ func buildScript(ctx context.Context, log io.Writer, args ...string) (string, er
 	if log != nil {
 		cmd.Stderr = io.MultiWriter(log, &stderr)
 	}
-	cmd.WaitDelay = 5 * time.Second // something it started may hold its standard error
+	cmd.WaitDelay = 5 * time.Second // a process that it started may hold its standard error
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("integration/mongo-image/build.sh: %w: %s", err, lastLine(stderr.String()))
 	}
@@ -131,14 +131,14 @@ func imageFile(name string) (string, error) {
 }
 
 // moduleRoot finds the source tree from the working directory, which for a test is the folder of its package. The path
-// compiled into the binary would do only without -trimpath.
+// compiled into the binary would work only without -trimpath.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		// Not go.mod alone: the module of the benchmarks is below the one that is meant.
+		// Not go.mod alone: the module of the benchmarks is nested in the intended one.
 		if _, err := os.Stat(filepath.Join(dir, "integration", "mongo-image", "build.sh")); err == nil {
 			return dir, nil
 		}

@@ -38,7 +38,7 @@ const (
 )
 
 // URI returns the URI of a server shared by all tests of this process, without a database in its path. Tests that
-// need the server to themselves take [NewServer], tests that need only their data apart [Database] or [Fresh]. It
+// need the server to themselves use [NewServer]; tests that only need separate data use [Database] or [Fresh]. It
 // skips or fails the test if no server is available.
 func URI(t testing.TB) string {
 	t.Helper()
@@ -49,8 +49,8 @@ func URI(t testing.TB) string {
 	return uri
 }
 
-// shared starts the shared server at the first call. It is the one piece of state of this package: a test binary has
-// no other place that all its tests have in common.
+// shared starts the shared server at the first call. It is the only state of this package: a test binary has no other
+// place common to all its tests.
 var shared = sync.OnceValues(func() (string, error) {
 	if uri := os.Getenv(EnvURI); uri != "" {
 		return uri, nil
@@ -62,14 +62,14 @@ var shared = sync.OnceValues(func() (string, error) {
 	return s.URI(), nil // the guard ends it with this process
 })
 
-// startForTests starts a server with what the environment allows.
+// startForTests starts a server in the ways that the environment permits.
 func startForTests() (*Server, error) {
 	if reason := os.Getenv(EnvUnavailable); reason != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNone, reason)
 	}
 	o := Options{Build: required()}
 	if o.Build {
-		o.Log = os.Stderr // builds are slow: somebody may wonder
+		o.Log = os.Stderr // builds are slow: show progress
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout())
 	defer cancel()
@@ -78,25 +78,25 @@ func startForTests() (*Server, error) {
 
 func required() bool { return os.Getenv(EnvRequire) == "1" }
 
-// unavailable ends the test: nothing here could be tested, and why.
+// unavailable skips or fails the test, and says why.
 func unavailable(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case !errors.Is(err, ErrNone):
 		t.Fatalf("mongotest: %v", err)
 	case required():
-		t.Fatalf("%s=1, but no MongoDB can be had: %v", EnvRequire, err)
+		t.Fatalf("%s=1, but no MongoDB is available: %v", EnvRequire, err)
 	}
 	sayOnce.Do(func() { fmt.Fprintln(os.Stderr, NotRun(thisPackage(), err)) })
-	t.Skipf("no MongoDB can be had: %v", err)
+	t.Skipf("no MongoDB is available: %v", err)
 }
 
 var sayOnce sync.Once
 
-// NotRun is the one loud line about suites that did not run, and how to get them to.
+// NotRun returns the one loud line about suites that did not run, and how to run them.
 func NotRun(suites string, err error) string {
 	why := strings.Join(strings.Fields(err.Error()), " ") // one line, whatever the error looks like
-	return fmt.Sprintf("!!! NOT RUN: the MongoDB-backed tests of %s, as no server can be had (%s). "+
+	return fmt.Sprintf("!!! NOT RUN: the MongoDB-backed tests of %s, as no server is available (%s). "+
 		"To run them: start Docker (mongo:8 is pulled), or set %s, or as root on Debian run `make test`, which builds a server; "+
 		"%s=1 makes this a failure.", suites, why, EnvURI, EnvRequire)
 }
@@ -146,10 +146,10 @@ func freshOn(t testing.TB, server string) (string, *mongo.Database) {
 	}
 	db := client.Database(name)
 	t.Cleanup(func() {
-		// Not the test's context: that is over by now.
+		// Not the test's context, which has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		// A server that a test killed cannot drop anything, and need not: a private one goes as a whole.
+		// A server that a test killed cannot drop anything, and need not: a private one is removed as a whole.
 		if err := db.Drop(ctx); err != nil {
 			t.Logf("mongotest: drop database %s: %v", name, err)
 		}
@@ -166,8 +166,8 @@ func randomHex() string {
 	return hex.EncodeToString(b[:])
 }
 
-// withDatabase puts a database into the path of a connection string. Not with net/url, which knows nothing of several
-// hosts in one authority.
+// withDatabase puts a database into the path of a connection string. It does not use net/url, which does not support
+// several hosts in one authority.
 func withDatabase(uri, name string) (string, error) {
 	scheme, rest, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
@@ -176,7 +176,7 @@ func withDatabase(uri, name string) (string, error) {
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, database, _ := strings.Cut(rest, "/")
 	if strings.Contains(authority, "@") && !strings.Contains(query, "authSource=") {
-		// Without authSource the path also says where the user is defined, and that must not change with it.
+		// Without authSource the path also says where the user is defined, which must not change with it.
 		if database == "" {
 			database = "admin"
 		}

@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// owner identifies this process for as long as containers may outlive it:
-// "host/boot id/pid namespace/pid/start time of the process". Without the start time a later process with the same
-// number would keep a leftover alive; without the others a process elsewhere, which we cannot see, would look dead.
+// owner identifies this process for as long as containers may outlive it: "host/boot id/pid namespace/pid/start
+// time of the process". Without the start time a later process with the same number would keep a leftover alive;
+// without the others a process elsewhere, which is invisible here, would look dead.
 func owner() string {
 	return strings.Join(append(place(), strconv.Itoa(os.Getpid()), startTime(os.Getpid())), "/")
 }
 
-// place is where a process number means anything. Parts that a system cannot tell are empty.
+// place identifies where a process number is meaningful. Parts that the system cannot provide are empty.
 func place() []string {
 	host, _ := os.Hostname()
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -23,7 +23,7 @@ func place() []string {
 	return []string{host, strings.TrimSpace(string(boot)), namespace}
 }
 
-// ownerGone says that an owner has surely ended. In doubt it has not.
+// ownerGone reports whether an owner has certainly ended. In doubt it has not.
 func ownerGone(label string) bool {
 	parts := strings.Split(label, "/")
 	if len(parts) != 5 {
@@ -34,7 +34,7 @@ func ownerGone(label string) bool {
 		return false // another machine, or another container with the same daemon
 	}
 	if parts[1] != here[1] {
-		return true // this machine, before it was started the last time
+		return true // this machine, before it was last started
 	}
 	if parts[2] != here[2] {
 		return false
@@ -65,7 +65,7 @@ func startTime(pid int) string {
 	return fields[19] // proc(5): field 22, and these begin with field 3
 }
 
-// processStat returns the fields of /proc/PID/stat behind the name, which may contain anything.
+// processStat returns the fields of /proc/PID/stat after the name, which may contain anything.
 func processStat(pid int) ([]string, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// detach gives a command a session, and so a process group, of its own.
+// detach gives a command its own session, and so its own process group.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // killGroup ends a detached command with its children.

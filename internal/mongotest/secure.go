@@ -19,10 +19,10 @@ import (
 // Secure says what a server of [NewSecure] requires of its clients.
 type Secure struct {
 	User, Password string // SCRAM; letters, digits and '-' only
-	Cert, Key, CA  []byte // PEM: its own certificate and key, and who signs its clients' certificates
+	Cert, Key, CA  []byte // PEM: its own certificate and key, and the authority of its clients' certificates
 }
 
-// secureEntrypoint is entrypoint.sh of integration/mongo-image with authentication, TLS only to the outside, and a user.
+// secureEntrypoint is entrypoint.sh of integration/mongo-image with authentication, only TLS from outside, and a user.
 const secureEntrypoint = `set -euo pipefail
 sed -e 's/--no-auth //' /usr/local/bin/entrypoint.sh >/tmp/entrypoint.sh
 (
@@ -35,15 +35,16 @@ sed -e 's/--no-auth //' /usr/local/bin/entrypoint.sh >/tmp/entrypoint.sh
 exec bash /tmp/entrypoint.sh
 `
 
-// NewSecure starts a server for this test alone that wants TLS, a client certificate and a password, and returns its host:port. The
-// certificate has to be good for 127.0.0.1. uri returns the URI by which it can be used, once it is ready. It needs the image of
-// integration/mongo-image in a Docker daemon on this machine; without it, the test is skipped after a loud line.
+// NewSecure starts a server for this test alone that requires TLS, a client certificate and a password, and returns its host:port.
+// The certificate has to be valid for 127.0.0.1. uri returns the URI for an address; NewSecure returns once the server answers
+// there. It needs the image of integration/mongo-image in a Docker daemon on this machine; without it, the test is skipped after a
+// loud line.
 func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	skip := func(why any) {
-		fmt.Fprintf(os.Stderr, "!!! NOT RUN: %s of %s, as no server with authentication can be had (%v)\n", t.Name(), thisPackage(), why)
+		fmt.Fprintf(os.Stderr, "!!! NOT RUN: %s of %s, as no server with authentication is available (%v)\n", t.Name(), thisPackage(), why)
 		t.Skipf("no server with authentication: %v", why)
 	}
 	d, err := newDocker(ctx)
@@ -62,7 +63,7 @@ func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := freePort() // for nobody
+	plain, err := freePort() // required, but unused
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr strin
 	}
 }
 
-// ping opens a connection that is authenticated.
+// ping opens an authenticated connection.
 func ping(ctx context.Context, uri string) error {
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(5 * time.Second))
 	if err != nil {

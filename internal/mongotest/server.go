@@ -16,10 +16,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// Options say how far [Start] may go.
+// Options limits what [Start] may do.
 type Options struct {
-	// Build allows to build the image or the tree with integration/mongo-image/build.sh when there is nothing else:
-	// minutes, as root, installing debootstrap with apt-get if need be. Defaults to false.
+	// Build allows [Start] to build the image or the tree with integration/mongo-image/build.sh if there is nothing
+	// else: this takes minutes, as root, and installs debootstrap with apt-get if necessary. Defaults to false.
 	Build bool
 	// Log receives a line for every slow step. Defaults to none.
 	Log io.Writer
@@ -38,12 +38,12 @@ func (o Options) logf(format string, args ...any) {
 	}
 }
 
-// ErrNone says that this machine has no server to start, no image of one, and no way to get either. That is a reason
-// to skip tests. A server that exists and does not start is not: a silently skipped test protects nothing.
+// ErrNone means that this machine has no server to start, no image of one, and no way to get either: a reason to skip
+// tests. A server that exists and does not start is no such reason: a silently skipped test protects nothing.
 var ErrNone = errors.New("no server for this machine")
 
-// Server is a private server to inject faults into. Its address stays the same over Kill and Start. Its methods may
-// be called from several goroutines; each returns when its effect is complete, or with an error by the end of its
+// Server is a private server for fault injection. Its address stays the same over Kill and Start. Its methods may be
+// called from several goroutines; each returns when its effect is complete, or with an error by the end of its
 // context.
 //
 //	         Pause              Kill
@@ -52,7 +52,7 @@ var ErrNone = errors.New("no server for this machine")
 //	       Unpause     |        Start
 //	                NewServer
 //
-// A paused server also can be killed. Nothing confirmed is lost by any of this: see the durability settings in
+// A paused server can also be killed. Nothing confirmed is lost by any of this: see the durability settings in
 // integration/mongo-image/postgresql.conf.
 type Server struct {
 	addr   string
@@ -71,13 +71,13 @@ type engine interface {
 	unpause(ctx context.Context) error
 	// kill ends every process of the server by SIGKILL and returns when all are gone.
 	kill(ctx context.Context) error
-	// remove ends the server in any state and forgets its data.
+	// remove ends the server in any state and deletes its data.
 	remove(ctx context.Context) error
-	// removeCommand is the shell command that does what remove does, for the guard; empty if there is none.
+	// removeCommand returns the shell command equivalent to remove, for the guard; empty if there is none.
 	removeCommand() string
-	// alive says whether the server process is there. Waiting for an answer makes no sense when it is not.
+	// alive reports whether the server process exists. Without one, waiting for an answer is pointless.
 	alive(ctx context.Context) bool
-	// logs returns the last of what the server said, for error messages.
+	// logs returns the last output of the server, for error messages.
 	logs(ctx context.Context) string
 }
 
@@ -99,9 +99,9 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server; [NewServer] is the form for tests. The caller must call Terminate; should its process die
-// before, a guard does it. The error is [ErrNone] if this machine has nothing to start; any other error means that a
-// start failed.
+// Start starts a server; [NewServer] is the form for tests. The caller must call Terminate; if its process dies first,
+// a guard does it. The error is [ErrNone] if this machine has nothing to start; any other error means that a start
+// failed.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	docker, dockerErr := newDocker(ctx)
 	if dockerErr == nil {
@@ -137,11 +137,11 @@ func (s *Server) Fresh(t testing.TB) (uri string, db *mongo.Database) {
 
 const pauseAttempts = 6
 
-// Pause stops every process of the server where it is, like a machine that hangs: connections stay, nothing answers.
+// Pause stops every process of the server in place, like a machine that hangs: connections stay open, nothing answers.
 func (s *Server) Pause(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// On a busy machine the kernel may not get all processes stopped in the time that it is given.
+	// On a busy machine the kernel may not stop all processes within the time that it is given.
 	err := s.engine.pause(ctx)
 	for attempt := 1; err != nil && ctx.Err() == nil && attempt < pauseAttempts; attempt++ {
 		time.Sleep(time.Duration(attempt) * 200 * time.Millisecond)
@@ -150,14 +150,14 @@ func (s *Server) Pause(ctx context.Context) error {
 	return s.wrap("pause", err)
 }
 
-// Unpause resumes a paused server. It executes now what clients sent meanwhile.
+// Unpause resumes a paused server, which then executes what clients sent in the meantime.
 func (s *Server) Unpause(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wrap("unpause", s.engine.unpause(ctx))
 }
 
-// Kill ends the server by SIGKILL. Its data stays, also what it confirmed a moment before.
+// Kill ends the server by SIGKILL. Its data stays, including what it has just confirmed.
 func (s *Server) Kill(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *Server) wrap(what string, err error) error {
 	return fmt.Errorf("%s the MongoDB test server at %s: %w", what, s.addr, err)
 }
 
-// launch starts a server for the first time. Whatever fails, nothing is left behind.
+// launch starts a server for the first time. If it fails, nothing is left behind.
 func launch(ctx context.Context, s *Server) error {
 	err := s.engine.start(ctx)
 	if err == nil {
@@ -205,13 +205,13 @@ func launch(ctx context.Context, s *Server) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)
 	defer cancel()
 	if rerr := s.engine.remove(ctx); rerr != nil {
-		return errors.Join(err, rerr) // and the guard may have more luck
+		return errors.Join(err, rerr) // the guard may succeed
 	}
 	s.guard.dismiss()
 	return err
 }
 
-// waitReady polls until the server carries out commands, and for a replica set until it is the primary.
+// waitReady polls until the server executes commands and, for a replica set, is the primary.
 func (s *Server) waitReady(ctx context.Context) error {
 	for {
 		err := s.probe(ctx)
@@ -227,7 +227,7 @@ func (s *Server) waitReady(ctx context.Context) error {
 	}
 }
 
-// probe asks once, with a client of its own: one that has seen a failure would wait half a second before the next try.
+// probe queries once, with its own client: one that has seen a failure would wait half a second before the next try.
 func (s *Server) probe(ctx context.Context) error {
 	const timeout = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -249,7 +249,7 @@ func (s *Server) probe(ctx context.Context) error {
 	if err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
 		return err
 	}
-	if hello.SetName == "" { // the first start; after a later one it reads its configuration from disk, and this says so
+	if hello.SetName == "" { // the first start; later it reads its configuration from disk, and this reports it
 		config := bson.D{{Key: "_id", Value: replicaSetName}, {Key: "members", Value: bson.A{
 			bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: s.member}}, // clients connect directly
 		}}}
@@ -265,7 +265,7 @@ func (s *Server) probe(ctx context.Context) error {
 	return nil
 }
 
-// pollPause is the pause between two looks at a condition.
+// pollPause waits between two checks of a condition.
 func pollPause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -277,8 +277,8 @@ func pollPause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// freePort returns a port of this machine that was free a moment ago. Chosen by us and not by Docker, because Docker
-// chooses another one at every start. Somebody else may take it in between: callers try again with another then.
+// freePort returns a port of this machine that was free a moment ago. It is chosen here and not by Docker, which
+// chooses another one at every start. Another process may take it in between: callers then retry with another port.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/redact"
 )
 
-// DefaultDatabase is the database when the URL names none.
+// DefaultDatabase is the database if the URL names none.
 const DefaultDatabase = "fencepost"
 
 // Parse turns a connection string into client options and the database to use. Errors begin with
@@ -53,8 +53,8 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
 	"tlsprivatekeyfile"}
 
-// checkFiles refuses pipes and devices: reading one may never end. The driver reports files that
-// cannot be examined.
+// checkFiles rejects pipes and devices: reading one may never end. It leaves files that cannot be
+// examined to the driver.
 func checkFiles(uri string) error {
 	_, query, _ := strings.Cut(uri, "?")
 	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {

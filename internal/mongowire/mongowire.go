@@ -21,7 +21,7 @@ const (
 
 var errNotMongo = errors.New("not a message of MongoDB's wire protocol")
 
-// Read reads one message, with its header, of MaxMessage bytes at most.
+// Read reads one message, with its header, of at most MaxMessage bytes.
 func Read(r io.Reader) ([]byte, error) {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {

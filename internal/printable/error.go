@@ -27,7 +27,7 @@ func Error(err error) string {
 	return b.String() + Text(text)
 }
 
-// wrapped returns the errors that err wraps itself.
+// wrapped returns the errors that err wraps directly.
 func wrapped(err error) []error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.DeleteFunc(slices.Clone(all.Unwrap()), func(part error) bool { return part == nil })
@@ -38,8 +38,8 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// Joined returns the errors that errors.Join has made err of, if it has: the text of err is theirs, line by line. Other errors that wrap several, such
-// as those of fmt.Errorf with two %w, are one.
+// Joined returns the errors that errors.Join combined into err, if it did: the text of err is theirs, line by line. Other errors that wrap
+// several, such as those of fmt.Errorf with two %w, count as one.
 func Joined(err error) []error {
 	parts := wrapped(err)
 	lines := make([]string, len(parts))

@@ -1,10 +1,10 @@
-// Package printable makes untrusted text safe to print. Names, reasons, hosts, headers, payloads, names of files and errors come from
-// anyone who may write to the database, to a file or to the network. A terminal executes some of their characters, and a line feed in them
-// forges a line of output.
+// Package printable makes untrusted text safe to print. Names, reasons, hosts, headers, payloads, file names and errors come from anyone
+// with write access to the database, a file or the network. A terminal executes some of their characters, and a line feed in them forges a
+// line of output.
 //
-// The programs use it where they print, not where they create errors and values: all texts are escaped at the edge, so none can be
-// forgotten. [Fprintf] prints lines, a [Table] prints cells, [Error] is for errors, and [EncodeJSON] and [JSONWriter] are for JSON.
-// Printable text in any language stays unchanged.
+// The programs use it where they print, not where they create errors and values: escaping all text at the edge forgets none. [Fprintf]
+// prints lines, a [Table] prints cells, [Error] is for errors, and [EncodeJSON] and [JSONWriter] are for JSON. Printable text in any
+// language stays unchanged.
 package printable
 
 import (
@@ -19,16 +19,16 @@ import (
 
 const (
 	mostMarks = 8   // combining marks on one character; no orthography needs more
-	mostCell  = 100 // characters of a table's cell
+	mostCell  = 100 // characters per table cell
 
 	zeroWidthNonJoiner = '\u200c'
 	zeroWidthJoiner    = '\u200d'
 )
 
-// Text returns s with its unprintable characters escaped, as in a Go string: \n, \x1b, \u202e, and \xff for a byte that is not UTF-8. Not
-// printable are control characters, line and paragraph separators, characters that show nothing or change the direction of others,
-// combining marks without a character or more than 8 on one, and code points that are not assigned. The joiners U+200C and U+200D stay
-// between characters of scripts that use them, and of emoji. A backslash stays unchanged.
+// Text returns s with its unprintable characters escaped, as in a Go string: \n, \x1b, \u202e, and \xff for a byte that is not UTF-8.
+// Unprintable are control characters, line and paragraph separators, characters that are invisible or change the direction of others,
+// combining marks without a character or more than 8 on one, and unassigned code points. The joiners U+200C and U+200D stay between
+// characters of scripts that use them, and of emoji. A backslash stays unchanged.
 func Text(s string) string {
 	return escape(s, func(b []byte, r rune, raw string) []byte {
 		if r == utf8.RuneError {
@@ -39,7 +39,7 @@ func Text(s string) string {
 	})
 }
 
-// Short is Text of the first line of s, and of at most 100 characters of it. It marks a text that it cut.
+// Short is Text of the first line of s, shortened to 100 characters. It marks text that it cut.
 func Short(s string) string {
 	s, _, cut := strings.Cut(strings.TrimSpace(s), "\n")
 	n := 0
@@ -55,10 +55,10 @@ func Short(s string) string {
 	return s
 }
 
-// Safe is text that is printable already.
+// Safe is text that is already printable.
 type Safe string
 
-// Lines is Text that keeps line feeds. It indents each line but the first, so that none looks like a line of the program.
+// Lines is Text that keeps line feeds. It indents each line but the first, so that none looks like the program's own.
 func Lines(s, indent string) Safe {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -67,11 +67,11 @@ func Lines(s, indent string) Safe {
 	return Safe(strings.Join(lines, "\n"+indent))
 }
 
-// escape returns s with all that is not printable passed through hidden, which appends it to b.
+// escape returns s with every unprintable character passed to hidden, which appends its escape to b.
 func escape(s string, hidden func(b []byte, r rune, raw string) []byte) string {
 	var b []byte        // s[:copied], escaped
-	copied := 0         // all behind it is printable so far
-	before := rune(' ') // what a mark or a joiner would go with
+	copied := 0         // everything after it is printable so far
+	before := rune(' ') // the character to which a mark or a joiner would belong
 	marks := 0
 	for i, size := 0, 0; i < len(s); i += size {
 		var r rune
@@ -103,7 +103,7 @@ func escape(s string, hidden func(b []byte, r rune, raw string) []byte) string {
 	return string(append(b, s[copied:]...))
 }
 
-// joins tells whether a joiner beside r can mean something: in Arabic and all scripts behind it, and in emoji.
+// joins reports whether a joiner next to r can be meaningful: in Arabic and all scripts after it, and in emoji.
 func joins(r rune) bool { return r >= '\u0600' && r != utf8.RuneError && unicode.IsGraphic(r) }
 
 // Fprintf is fmt.Fprintf, but it makes the value of each verb printable. It prints the format, which is trusted, and arguments of type
@@ -123,7 +123,7 @@ type argument struct{ value any }
 
 // Format implements fmt.Formatter.
 //
-// rule: what is printed in the place of a verb is ours, or made printable.
+// rule: the text printed for a verb is trusted or made printable.
 func (a argument) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), a.value)
 	if _, safe := a.value.(Safe); !safe {
@@ -154,7 +154,7 @@ func newTable(w io.Writer, whole bool, heads []any) *Table {
 
 // Row adds a row.
 //
-// rule: what a cell is made of stays on its line and in its column.
+// rule: the text of a cell stays on its line and in its column.
 func (t *Table) Row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {

@@ -1,2 +1,2 @@
-// Package ptytest has terminals for tests, on Linux.
+// Package ptytest provides terminals for tests, on Linux.
 package ptytest

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open returns both sides of a terminal: what a person sees and types, and what a program has. The test is skipped if there are none.
+// Open returns both sides of a terminal: the person's and the program's. The test is skipped if there are none.
 func Open(t testing.TB) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -16,7 +16,7 @@ func Open(t testing.TB) (person, program *os.File) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { person.Close() })
-	conn, err := person.SyscallConn() // Fd would make reads wait for ever
+	conn, err := person.SyscallConn() // Fd would make reads block for ever
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,13 +18,13 @@ func URL(raw string) string {
 	}
 	at, options := strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '?')
 	if options >= 0 && options < at {
-		return scheme + "***" // the end of a password that is not encoded, or of a secret option? Nobody can tell
+		return scheme + "***" // the end of an unencoded password or of a secret option: impossible to tell
 	}
 	rest, _, _ = strings.Cut(rest[at+1:], "?")
 	return scheme + rest
 }
 
-// split divides a URL behind the scheme, "" if it has none: what cannot be one may be a password.
+// split splits a URL after the scheme, which is "" if it has none: text that cannot be a scheme may be a password.
 func split(raw string) (scheme, rest string) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok || strings.ContainsAny(scheme, "@?:/") {
@@ -33,14 +33,14 @@ func split(raw string) (scheme, rest string) {
 	return scheme + "://", rest
 }
 
-// MistakenPath reports whether the text after sqlite:// is the user, password and host of another kind of URL. Write a file of such a name
-// as ./name.
+// MistakenPath reports whether the text after sqlite:// is the user, password and host of another kind of URL. Write a file with such a
+// name as ./name.
 func MistakenPath(path string) bool {
 	user, rest, ok := strings.Cut(path, ":")
 	return ok && !strings.Contains(user, "/") && strings.Contains(rest, "@")
 }
 
-// Userinfo returns user and password of a URL as written there, "" if there are none.
+// Userinfo returns user and password of a URL as written there, or "" if there are none.
 func Userinfo(raw string) string {
 	_, rest := split(raw)
 	return rest[:max(strings.LastIndexByte(rest, '@'), 0)]
@@ -62,8 +62,8 @@ func Password(text, raw string) string {
 // HasSecret reports whether a URL has a password or a secret option.
 func HasSecret(raw string) bool { return Password(raw, raw) != raw || secretOption.MatchString(raw) }
 
-// userinfo is what stands before the last '@' of a word with "://", or with one slash by mistake, and secretOption an option of a MongoDB URL that nobody
-// should see.
+// userinfo matches the text before the last '@' of a word with "://", or with one slash by mistake. secretOption matches an option of a
+// MongoDB URL that must stay secret.
 var (
 	userinfo     = regexp.MustCompile(`:/+[^\s"'<>]*@`)
 	secretOption = regexp.MustCompile(`(?i)\b((?:tlsCertificateKeyFile|sslClientCertificateKey|proxy)Password|authMechanismProperties)=[^\s"'&<>]*`)
@@ -81,7 +81,7 @@ func Text(text string) string {
 	return text
 }
 
-// Writer applies Text to everything written, each Write by itself: for logs, whose lines are written at once.
+// Writer applies Text to everything written, each Write by itself: it is for logs, which write a line at a time.
 func Writer(w io.Writer) io.Writer { return writer{w} }
 
 type writer struct{ w io.Writer }

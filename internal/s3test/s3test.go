@@ -1,4 +1,4 @@
-// Package s3test has buckets in memory for tests.
+// Package s3test provides in-memory buckets for tests.
 package s3test
 
 import (
@@ -13,7 +13,7 @@ import (
 // Secret is the secret key of Environment.
 const Secret = "not-to-be-told"
 
-// Environment gives the test credentials, and hides the settings of this machine.
+// Environment sets credentials for the test, and hides the settings of this machine.
 func Environment(t testing.TB) {
 	t.Helper()
 	none := t.TempDir() + "/none"
@@ -26,8 +26,8 @@ func Environment(t testing.TB) {
 	}
 }
 
-// Bucket starts a store, and returns the address of an empty bucket in it. first, if not nil, sees each request before the store: it may change it, or
-// answer it and return true.
+// Bucket starts a store, and returns the address of an empty bucket in it. first, if not nil, receives each request before the store: it
+// may change it, or answer it and return true.
 func Bucket(t testing.TB, first func(http.ResponseWriter, *http.Request) bool) (address string) {
 	t.Helper()
 	backend := s3mem.New()
@@ -44,7 +44,7 @@ func Bucket(t testing.TB, first func(http.ResponseWriter, *http.Request) bool) (
 	return Address(server)
 }
 
-// Address is the address of a store in the bucket of a server.
+// Address returns the address of a store in the bucket of a server.
 func Address(server *httptest.Server) string {
 	return "s3://types/some/prefix?path-style=true&endpoint=" + server.URL
 }

@@ -1,4 +1,4 @@
-// Package wait has the pauses between two attempts: their length, and what ends them early.
+// Package wait implements the pauses between two attempts: their length, and what ends them early.
 //
 // There are two rules for their length. [Backoff] is for one caller that retries after a failure: pauses double up to a bound.
 // [Decorrelated] is for many callers that compete for the same resource: pauses are random, so that callers that began together drift
@@ -73,15 +73,15 @@ func (j *Decorrelated) Next() time.Duration {
 // Reset restarts at Min.
 func (j *Decorrelated) Reset() { j.last = 0 }
 
-// Patience bounds the time of a question that is asked again and again: Min and, while answers come too late, twice as long with each
-// attempt, up to Max. A server that is slow answers in the end. If every question were given up shortly before its answer, it would work for
-// nothing, and each time the driver closes a connection. It is not safe for concurrent use.
+// Patience bounds the time of a repeated query: Min, and twice as long with each attempt while answers are late, up to Max. A slow server
+// answers eventually. If every query were abandoned shortly before its answer, the server would work in vain, and the driver would close a
+// connection each time. It is not safe for concurrent use.
 type Patience struct {
 	Min, Max time.Duration
 	bound    time.Duration
 }
 
-// Ask calls ask with a context that ends in time.
+// Ask calls ask with a context that ends after the current bound.
 func (p *Patience) Ask(ctx context.Context, ask func(context.Context) error) error {
 	p.bound = max(p.bound, p.Min)
 	asking, cancel := context.WithTimeout(ctx, p.bound)

@@ -140,7 +140,7 @@ var lockRules = []rule{
 	{file: "lock/mongolock/mongolock.go", rule: "renewals never wait behind the application's work", untested: "it is a size: that Open makes a client of its own, with connections of its own"},
 	{file: "lock/mongolock/mongolock.go", rule: "a grant that a failover can roll back is no grant", tests: "TestWritesWaitForTheMajority",
 		old: `SetWriteConcern(writeconcern.Majority()).`, new: `SetWriteConcern(writeconcern.W1()).`},
-	{file: "internal/mongomany/mongomany.go", rule: "what a majority may not have is not inserted", how: "lock", in: "lock/mongolock", tests: "TestAnswersOfAServer",
+	{file: "internal/mongomany/mongomany.go", rule: "a document that a majority may not have does not count as inserted", how: "lock", in: "lock/mongolock", tests: "TestAnswersOfAServer",
 		old: `if !errors.As(err, &write) || write.WriteConcernError != nil {`, new: `if !errors.As(err, &write) {`},
 	{file: "lock/mongolock/shared.go", rule: "a token belongs to the hold only in a record that has this hold", tests: "TestAnswersOfAServer",
 		old: `d.Hold != nil && d.Hold.ID == bson.ObjectID(r.hold.ID) && d.Token`, new: `d.Hold != nil && d.Token`},

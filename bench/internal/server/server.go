@@ -37,7 +37,7 @@ func Start(ctx context.Context, uri string, logf func(string, ...any)) (_ string
 	logf("starting a server, as neither --mongodb nor %s names one", mongotest.EnvURI)
 	s, err := mongotest.Start(ctx, mongotest.Options{})
 	if err != nil {
-		return "", nil, fmt.Errorf("no MongoDB can be had; name one with --mongodb or %s: %w", mongotest.EnvURI, err)
+		return "", nil, fmt.Errorf("no MongoDB is available; name one with --mongodb or %s: %w", mongotest.EnvURI, err)
 	}
 	return s.URI(), func() error {
 		end, cancel := Undisturbed(ctx)

@@ -27,7 +27,7 @@ type Server struct {
 	mu       sync.Mutex
 	commands []string
 	open     map[net.Conn]bool
-	silent   chan struct{} // nil: it answers; closed when it does again
+	silent   chan struct{} // nil: it answers; closed when it answers again
 }
 
 // Start starts a server that ends with the test. Commands for which answer returns nil get the answer of an empty primary.
@@ -72,7 +72,7 @@ func StartWith(t testing.TB, answer func(command string, document bson.Raw) bson
 // Addr is host:port of the server.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Commands returns the names of the commands that answer has answered.
+// Commands returns the names of the commands that answer handled.
 func (s *Server) Commands() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func IsHello(command string) bool {
 	return strings.EqualFold(command, "hello") || strings.EqualFold(command, "isMaster")
 }
 
-// Hello returns the answer to the greeting, with these changes.
+// Hello returns the answer to the greeting with these changes.
 func Hello(changes ...bson.E) bson.D {
 	return append(bson.D{
 		{Key: "ok", Value: 1}, {Key: "maxBsonObjectSize", Value: 16 << 20}, {Key: "maxMessageSizeBytes", Value: 48_000_000},

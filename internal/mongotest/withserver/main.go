@@ -2,9 +2,9 @@
 //
 //	go run ./internal/mongotest/withserver -- go test ./...
 //
-// One server for the whole run instead of one per test binary. It follows the rules of package mongotest, builds a
-// server if there is no other way, and names it to the command in FENCEPOST_TEST_MONGODB_URI (which is left alone if
-// it is set already). The server ends with the command, and the exit code is the command's.
+// It starts one server for the whole run instead of one per test binary. It follows the rules of package mongotest,
+// builds a server if there is no other way, and passes it to the command in FENCEPOST_TEST_MONGODB_URI (which is left
+// unchanged if it is already set). The server ends with the command, and the exit code is the command's.
 //
 // When no server is available, withserver says in one line which suites will not run and still runs the command; with
 // FENCEPOST_TEST_REQUIRE_MONGODB=1 it fails instead.
@@ -41,7 +41,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: withserver -- command [argument…]")
 		os.Exit(2)
 	}
-	tclog.SetDefault(tclog.NewNoopLogger()) // its banner says nothing about the tests
+	tclog.SetDefault(tclog.NewNoopLogger()) // its banner is irrelevant to the tests
 	code, err := run(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "withserver:", err)
@@ -51,7 +51,8 @@ func main() {
 
 // run returns the exit code and, if it is not the command's, an error to print.
 func run(args []string) (code int, err error) {
-	// From here on a signal ends the start of the server, or goes to the command; never us before the server is gone.
+	// From here on a signal interrupts the start of the server, or is forwarded to the command; it never ends this
+	// process before the server is gone.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -65,10 +66,10 @@ func run(args []string) (code int, err error) {
 		case err != nil && !errors.Is(err, mongotest.ErrNone):
 			return 1, err
 		case err != nil && os.Getenv(mongotest.EnvRequire) == "1":
-			return 1, fmt.Errorf("%s=1, but no MongoDB can be had: %w", mongotest.EnvRequire, err)
+			return 1, fmt.Errorf("%s=1, but no MongoDB is available: %w", mongotest.EnvRequire, err)
 		case err != nil:
 			fmt.Fprintln(os.Stderr, mongotest.NotRun(suites(), err))
-			env = append(env, mongotest.EnvUnavailable+"="+err.Error()) // or each test binary would try again
+			env = append(env, mongotest.EnvUnavailable+"="+err.Error()) // otherwise each test binary would try again
 		default:
 			defer stop(server)
 			env = append(env, mongotest.EnvURI+"="+server.URI())
@@ -79,7 +80,7 @@ func run(args []string) (code int, err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-// start starts a server unless a signal comes first.
+// start starts a server unless a signal arrives first.
 func start(signals <-chan os.Signal) (*mongotest.Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -112,7 +113,7 @@ func stop(server *mongotest.Server) {
 	}
 }
 
-// runChild runs the command, hands on signals, and waits for it however long it takes: its time is not ours to limit.
+// runChild runs the command, forwards signals, and waits for it without a limit.
 func runChild(args, env []string, signals <-chan os.Signal) (int, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
@@ -142,7 +143,7 @@ func exitCode(state *os.ProcessState, err error) (int, error) {
 		return state.ExitCode(), nil
 	}
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal()), fmt.Errorf("the command ended by a signal: %w", err) // as a shell says it
+		return 128 + int(ws.Signal()), fmt.Errorf("the command ended by a signal: %w", err) // as a shell reports it
 	}
 	return 1, err
 }
