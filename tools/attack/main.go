@@ -1,6 +1,6 @@
-// Attack runs the tests of the attacks that docs/security.md lists, and prints their measurements: make attack.
+// Attack runs the tests of the attacks listed in docs/security.md, and prints their measurements: make attack.
 //
-// A test reports a measurement by a log line that begins with "measured: ".
+// A test reports a measurement with a log line that begins with "measured: ".
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 type attack struct {
 	what, limit string
 	tests       []string
-	packages    []string // where they are
+	packages    []string // of the tests
 }
 
 const heading = "\n## Attacks\n"
@@ -48,7 +48,7 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
 )
 
-// read returns the attacks that the page lists: attack | limit | tests.
+// read returns the attacks listed on the page: attack | limit | tests.
 func read(root string) (attacks []attack, err error) {
 	text, err := os.ReadFile(filepath.Join(root, page))
 	if err != nil {
@@ -82,7 +82,7 @@ func read(root string) (attacks []attack, err error) {
 	return attacks, nil
 }
 
-// tests returns the packages in which each test is.
+// tests returns the packages that contain each test.
 func tests(root string) (where map[string][]string, err error) {
 	where = map[string][]string{}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -102,14 +102,15 @@ func tests(root string) (where map[string][]string, err error) {
 	return where, err
 }
 
-// result is how the tests of an attack ended.
+// result is the outcome of an attack's tests.
 type result struct {
 	passed, failed, skipped int
 	measured                []string
 	log                     bytes.Buffer // of all
 }
 
-// run runs them one after the other, so that no attack disturbs the measurement of another. It prints results at once on stderr.
+// run runs the attacks one after another, so that none disturbs the measurement of another. It prints each result to stderr as soon as it
+// is known.
 func run(attacks []attack) error {
 	programs, err := os.MkdirTemp("", "fencepost-attack-")
 	if err != nil {
@@ -144,10 +145,11 @@ func run(attacks []attack) error {
 	return nil
 }
 
-// plain takes the marks of Markdown out of a cell.
+// plain removes Markdown marks from a cell.
 func plain(cell string) string { return strings.NewReplacer("`", "", "*", "").Replace(cell) }
 
-// run runs the tests of an attack with programs that it builds once for all attacks. It returns an error only if they could not be run at all.
+// run runs the tests of an attack with test binaries that are built once for all attacks. It returns an error only if they could not be run
+// at all.
 func (a *attack) run(programs string) (r *result, err error) {
 	r = &result{}
 	for _, dir := range slices.Compact(slices.Sorted(slices.Values(a.packages))) {
@@ -161,14 +163,14 @@ func (a *attack) run(programs string) (r *result, err error) {
 		cmd.Dir, cmd.Stderr = dir, os.Stderr
 		out, err := cmd.Output()
 		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-			return nil, err // otherwise the results tell
+			return nil, err // otherwise the results show it
 		}
 		r.read(out)
 	}
 	return r, nil
 }
 
-// read takes in what test2json prints.
+// read adds the output of test2json to the result.
 func (r *result) read(out []byte) {
 	for line := range bytes.Lines(out) {
 		var e struct{ Action, Test, Output string }

@@ -21,7 +21,7 @@ type entry struct {
 	Payload  string `json:"payload"`
 }
 
-// readEntries reads what `fencepost cat --format json` prints.
+// readEntries reads the output of `fencepost cat --format json`.
 func readEntries(out []byte) ([]entry, error) {
 	var all []entry
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
@@ -35,10 +35,10 @@ func readEntries(out []byte) ([]entry, error) {
 	}
 }
 
-// most bounds how many violations of one kind are listed one by one.
+// most bounds how many violations of one kind are listed individually.
 const most = 5
 
-// violations collects what is wrong, some of each kind in full.
+// violations collects violations, the first few of each kind in full.
 type violations struct {
 	list  []string
 	kinds map[string]int
@@ -53,7 +53,7 @@ func (v *violations) addf(kind, format string, args ...any) {
 	}
 }
 
-// all returns what was found, nil if nothing.
+// all returns the violations found, nil if there are none.
 func (v *violations) all() []string {
 	out := slices.Clone(v.list)
 	for kind, n := range v.kinds {
@@ -65,12 +65,12 @@ func (v *violations) all() []string {
 	return out
 }
 
-// checkType compares the file of a type, given as its messages from all generations, with what producers know:
+// checkType compares the file of a type, given as its messages from all generations, with what the producers recorded:
 //
-//   - every confirmed message is there once; an unknown one at most once; a refused one not at all; and nothing else;
+//   - every confirmed message is present once; an unknown one at most once; a refused one not at all; and nothing else;
 //   - each byte of each payload is right;
 //   - the confirmed messages of a producer are in the order in which it sent them, and so are all messages of one producer number;
-//   - indexes are contiguous from 0, epochs never go back, and no gap is declared: nobody deleted a message.
+//   - indexes are contiguous from 0, epochs never go back, and no gap is declared: no message was deleted.
 func checkType(typ string, known ledger, file []entry, v *violations) {
 	type place struct {
 		stream

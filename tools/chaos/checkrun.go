@@ -20,15 +20,15 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// The checks when a run has healed: files, locks, registry, processes.
+// The checks after a run has healed: files, locks, registry, processes.
 
-// check compares files, journals and registry, with the product's own tools and with a reader that is none of them.
+// check compares files, journals and registry, with the product's own tools and with an independent reader.
 func (r *run) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
 	before := violations{slices.Clone(r.found.list), maps.Clone(r.found.kinds)}
 	defer func() {
-		// rule: checks that could not be ended find nothing, and prove nothing.
+		// rule: checks that did not finish find nothing, and prove nothing.
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			r.found = before
 			r.failed(fmt.Errorf("the checks took longer than %v", checkWithin))
@@ -53,7 +53,7 @@ func (r *run) check(ctx context.Context) {
 		r.violate("registry", "fencepost doctor: exit code %d, %v\n%s", code, err, out)
 	}
 	for _, m := range append(r.workers, r.producers...) {
-		// The network of a host goes with it, and with the network the word that a connection has ended.
+		// A host's network is removed with it, and then nothing reports the end of its connections.
 		if m.link == nil || (r.hosts != nil || r.scenario.nodes) && slices.Contains(r.workers, m) {
 			continue
 		}
@@ -64,7 +64,7 @@ func (r *run) check(ctx context.Context) {
 	}
 }
 
-// checkLocks checks what was done to the locks.
+// checkLocks checks the recorded history of the locks.
 func (r *run) checkLocks() {
 	var steps []locktest.Step
 	histories, err := filepath.Glob(filepath.Join(r.dir, "*.history"))
@@ -94,11 +94,11 @@ func (r *run) checkLocks() {
 	r.logf("locks: %d histories, %+v", len(histories), *v)
 }
 
-// monotonic is the clock that all processes of a machine share.
+// monotonic returns the clock that all processes of a machine share.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every system that this is built for has it
+		panic(err) // every supported system has it
 	}
 	return ts.Nano()
 }
@@ -172,7 +172,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	}
 }
 
-// shownType is what `fencepost types show` says of a type.
+// shownType is the output of `fencepost types show` for a type.
 type shownType struct {
 	FileID  string `json:"file_id"`
 	Durable int    `json:"durable_index"`
@@ -184,9 +184,9 @@ type shownType struct {
 	} `json:"lock"`
 }
 
-// ahead returns what the registry says that the files do not hold. It may be behind them, by messages, by an epoch, by a file: it is updated
-// after the file is durable, and not at all by a worker that has to stop during an election. The next holder catches up. Were it
-// ahead, a worker would refuse the file as an old copy.
+// ahead reports how the registry is ahead of the files; "" if it is not. It may be behind them, by messages, by an epoch, by a file: it is
+// updated after the file is durable, and not at all by a worker that has to stop during an election. The next holder catches up. If it were
+// ahead, a worker would reject the file as an old copy.
 func (s shownType) ahead(files []verified) string {
 	for _, f := range files {
 		switch {
@@ -205,7 +205,7 @@ func (s shownType) ahead(files []verified) string {
 	return fmt.Sprintf("file %q is registered, and none of the %d files is that", s.FileID, len(files))
 }
 
-// processesWith returns the command lines of processes that mention a path, where the system tells.
+// processesWith returns the command lines of processes that mention a path, if the system shows them.
 func processesWith(path string) (lines []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range all {
@@ -217,7 +217,7 @@ func processesWith(path string) (lines []string) {
 	return lines
 }
 
-// verified is what `fencepost verify --json` says of a file.
+// verified is the output of `fencepost verify --json` for a file.
 type verified struct {
 	OK         bool   `json:"ok"`
 	FileID     string `json:"file_id"`
@@ -243,7 +243,7 @@ func (v verified) epoch() uint64 {
 	return v.Regions[len(v.Regions)-1].Epoch
 }
 
-// check checks a file by itself, and as successor of the one before it.
+// check checks a file by itself, and as successor of the previous one.
 func (v verified) check(path string, before verified, bad func(format string, args ...any)) {
 	if !v.OK || v.Gaps+v.Lost+v.Skipped+v.Duplicates+v.Violations > 0 || v.Next-v.First != v.Messages || v.First != before.Next {
 		bad("%s: %+v, behind index %d", path, v, before.Next)

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is a small ext4 of its own, in a file.
+// disk is a small ext4 file system in a file.
 type disk struct{ image, dir string }
 
 const diskSize = 48 << 20
 
-// newDisk mounts a new disk at dir. It takes root, mkfs.ext4 and a loop device.
+// newDisk mounts a new disk at dir. It needs root, mkfs.ext4 and a loop device.
 func newDisk(image, dir string) (*disk, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("mounting a disk takes root")
@@ -39,7 +39,7 @@ func newDisk(image, dir string) (*disk, error) {
 	return &disk{image, dir}, nil
 }
 
-// remove unmounts the disk. The files on it are copied out first, if they are wanted.
+// remove unmounts the disk. If keep is set, it first copies the files on it.
 func (d *disk) remove(keep bool) error {
 	_ = d.thaw()
 	if keep {
@@ -53,7 +53,7 @@ func (d *disk) remove(keep bool) error {
 	return os.Remove(d.image)
 }
 
-// fill takes all room there is, and returns what gives it back.
+// fill takes all free space, and returns a function that releases it.
 func (d *disk) fill() (undo func() error, err error) {
 	f, err := os.CreateTemp(d.dir, "ballast-")
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *disk) fill() (undo func() error, err error) {
 	return undo, nil
 }
 
-// The requests that stop a file system and let it go on, see ioctl_list(2).
+// The requests that freeze and thaw a file system, see ioctl_list(2).
 const (
 	fiFreeze = 0xC0045877
 	fiThaw   = 0xC0045878
@@ -90,6 +90,6 @@ func (d *disk) ioctl(request uint) error {
 	return unix.IoctlSetInt(int(f.Fd()), request, 0)
 }
 
-// freeze lets every write to the disk, and every sync, wait until thaw.
+// freeze makes every write to the disk, and every sync, wait until thaw.
 func (d *disk) freeze() error { return d.ioctl(fiFreeze) }
 func (d *disk) thaw() error   { return d.ioctl(fiThaw) }

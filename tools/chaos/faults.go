@@ -13,13 +13,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// fault is one kind of harm.
+// fault is one kind of fault.
 type fault struct {
 	name    string
-	mongodb bool     // there is nothing like it with the embedded backend
-	stores  []string // makes sense only with files in these; nil: wherever they are
-	// do does the harm, and undoes it before it returns: after for, or earlier when ctx ends. It says what it did; "" means that
-	// there was nothing to do it to.
+	mongodb bool     // it has no equivalent on the embedded backend
+	stores  []string // only makes sense with files in these stores; nil: in any
+	// do causes the fault, and undoes it before it returns: after its duration, or earlier when ctx ends. It returns what it
+	// did; "" means that there was no target.
 	do func(ctx context.Context, r *run, rng *rand.Rand) (what string, err error)
 }
 
@@ -30,7 +30,7 @@ const (
 	producing = "producer"
 )
 
-// pick chooses a member for a role. It looks up the holder of a type; without an answer in time it takes any worker.
+// pick chooses a member for a role. It looks up the holder of a type; without a timely answer it takes any worker.
 func (r *run) pick(ctx context.Context, rng *rand.Rand) (m *member, role string) {
 	role = []string{holder, holder, standby, producing}[rng.IntN(4)]
 	typ, any := r.types[rng.IntN(len(r.types))], r.workers[rng.IntN(len(r.workers))]
@@ -49,12 +49,12 @@ func (r *run) pick(ctx context.Context, rng *rand.Rand) (m *member, role string)
 	return any, "standby of " + typ
 }
 
-// lasting is how long a fault lasts that outlives leases: from half of one to three.
+// lasting returns the duration of a fault that outlives leases: from half a lease to three.
 func (r *run) lasting(rng *rand.Rand) time.Duration {
 	return time.Duration((0.5 + 2.5*rng.Float64()) * float64(r.lease))
 }
 
-// short is how long a fault lasts that need not.
+// short returns the duration of a fault that need not outlive leases.
 func (r *run) short(rng *rand.Rand) time.Duration {
 	return time.Duration((0.1 + 0.4*rng.Float64()) * float64(r.lease))
 }
@@ -164,7 +164,7 @@ var (
 		if r.server == nil {
 			return "", nil
 		}
-		// One at a time. What was begun is undone, even if ctx has ended.
+		// One at a time. A fault that has begun is undone, even if ctx has ended.
 		if !r.harming.TryLock() {
 			return "", nil
 		}
@@ -197,7 +197,7 @@ var (
 				deleted = err == nil && result.DeletedCount > 0
 				return deleted, err
 			}); err != nil || !deleted {
-				return "", nil // out of reach, or nobody has locked it yet
+				return "", nil // unreachable, or not locked yet
 			}
 			return "lock of " + typ + " deleted", nil
 		}
@@ -217,9 +217,9 @@ var (
 			args = append(args, "--publish")
 		}
 		d := r.lasting(rng)
-		_ = r.fencepost(ctx, args...) // it may have been done even when it failed
+		_ = r.fencepost(ctx, args...) // it may have taken effect even if it failed
 		wait(ctx, d)
-		// rule: what a run pauses it also resumes, or nothing would be drained.
+		// rule: a run resumes what it pauses, or nothing would be drained.
 		resuming := context.WithoutCancel(ctx)
 		err := r.fencepost(resuming, "types", "resume", typ)
 		for try := 0; err != nil && try < 20; try++ {
@@ -254,7 +254,7 @@ var (
 		d := r.lasting(rng)
 		plug, err := m.unplug()
 		if err != nil || plug == nil {
-			return "", err // a producer, which has no host of its own, or a host that is off the network already
+			return "", err // a producer, which has no host, or a host that is already off the network
 		}
 		wait(ctx, d)
 		return fmt.Sprintf("host of %s, %s, off the network for %v", m.name, role, d), plug()
@@ -265,7 +265,7 @@ var (
 			return "", nil
 		}
 		defer r.harming.Unlock()
-		// The connection may go with the answer.
+		// The connection may be lost with the answer.
 		_ = r.locks.Database().Client().Database("admin").RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: 10}, {Key: "force", Value: true}}).Err()
 		wait(ctx, r.lasting(rng))
 		return "primary stepped down", nil
@@ -321,7 +321,7 @@ var (
 	}}
 )
 
-// stopWithin bounds a clean stop: the workers' own grace is shorter.
+// stopWithin bounds a clean stop: the workers' own grace period is shorter.
 const stopWithin = time.Minute
 
 // fencepost runs the product's own tool against the run's backend, without a link.

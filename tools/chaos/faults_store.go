@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Faults of the store that the files are in, and of the way there.
+// Faults of the store that holds the files, and of the network to it.
 
 // linked are the stores that workers reach through a link.
 var linked = []string{"mongodb", "s3"}
 
-// storing returns a worker, the holder of a type if somebody tells.
+// storing returns a worker, the holder of a type if it can be looked up.
 func (r *run) storing(ctx context.Context, rng *rand.Rand) (m *member, role string) {
 	typ, any := r.types[rng.IntN(len(r.types))], r.workers[rng.IntN(len(r.workers))]
 	if m := r.holder(ctx, typ); m != nil {
@@ -25,7 +25,7 @@ func (r *run) storing(ctx context.Context, rng *rand.Rand) (m *member, role stri
 	return any, "worker"
 }
 
-// ways are the links of a member: to the server and to the store, if it has them.
+// ways returns the links of a member: to the server and to the store, if it has them.
 func (m *member) ways() (links []*link) {
 	for _, l := range []*link{m.link, m.store} {
 		if l != nil {
@@ -35,7 +35,7 @@ func (m *member) ways() (links []*link) {
 	return links
 }
 
-// storeLinks chooses the link between the store and one worker, or all of them. The name says whose it is.
+// storeLinks chooses the link between the store and one worker, or all of them. name says which.
 func (r *run) storeLinks(rng *rand.Rand) (links []*link, name string) {
 	whom, name := r.workers, "all"
 	if i := rng.IntN(2 * len(r.workers)); i < len(r.workers) {
@@ -48,13 +48,13 @@ func (r *run) storeLinks(rng *rand.Rand) (links []*link, name string) {
 }
 
 var (
-	// late detains creates of a holder, and lets something happen to it while they are under way. They are delivered up to three leases later.
+	// late detains creates of a holder, and disturbs it while they are in flight. They are delivered up to three leases later.
 	late = fault{name: "late creates", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.storing(ctx, rng)
 		n, d := 1+rng.IntN(3), r.lasting(rng)
 		what := []string{"kill", "freeze", "cut", "pause", "none"}[rng.IntN(5)]
 		if what == "pause" {
-			// The create waits in front of the store, on its connection, while the worker stands still.
+			// The create waits before the store, on its connection, while the worker is frozen.
 			m.store.set(func(l *link) { l.stalled[toServer] = true })
 		} else {
 			m.store.set(func(l *link) { l.creates, l.late = n, d })
@@ -110,7 +110,7 @@ var (
 	storeGone = fault{name: "store gone", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		d := r.lasting(rng)
 		if rng.IntN(20) == 0 {
-			d, ctx = time.Minute, context.WithoutCancel(ctx) // longer than anybody tries again, whatever the plan says
+			d, ctx = time.Minute, context.WithoutCancel(ctx) // longer than any client retries, whatever the plan says
 		}
 		how := rng.IntN(4)
 		to, whom := r.storeLinks(rng)

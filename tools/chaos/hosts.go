@@ -27,7 +27,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// hosts runs workers in containers of the image that deploy/Dockerfile makes: each a host of its own, with a name, processes and a
+// hosts runs workers in containers of the image that deploy/Dockerfile builds: each is its own host, with a name, processes and a
 // network that the others do not see, on a directory that all of them mount.
 type hosts struct {
 	api    client.APIClient
@@ -40,7 +40,7 @@ const dockerWithin = 2 * time.Minute
 
 func unique() string { return "fencepost-chaos-" + strings.ToLower(rand.Text()[:10]) }
 
-// newHosts builds the image of programs that were built already.
+// newHosts builds the image from programs that are already built.
 func newHosts(ctx context.Context, p programs) (*hosts, error) {
 	ctx, cancel := context.WithTimeout(ctx, dockerWithin)
 	defer cancel()
@@ -65,7 +65,7 @@ func newHosts(ctx context.Context, p programs) (*hosts, error) {
 		add("Dockerfile", filepath.Join(p.module, "deploy", "Dockerfile"), 0o644),
 		add("bin/worker", p.path("worker"), 0o755),
 		add("bin/fencepost", p.path("fencepost"), 0o755),
-		add("LICENCES.txt", filepath.Join(p.module, "LICENSE"), 0o644), // the image is for nobody else
+		add("LICENCES.txt", filepath.Join(p.module, "LICENSE"), 0o644), // the image is not distributed
 		add("SBOM.json", filepath.Join(p.module, "LICENSE"), 0o644),
 		w.WriteHeader(&tar.Header{Name: "data/", Mode: 0o755, Typeflag: tar.TypeDir}),
 		w.Close(),
@@ -93,7 +93,7 @@ func (h *hosts) remove(ctx context.Context) error {
 	return err
 }
 
-// network makes a private network, without a way out, and returns this machine's address in it.
+// network creates a private network without a route out, and returns this machine's address in it.
 func (h *hosts) network(ctx context.Context) (name, gateway string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dockerWithin)
 	defer cancel()
@@ -125,7 +125,7 @@ type box struct {
 	log               string // file
 	done              chan struct{}
 	exit              int
-	off               sync.Mutex // held while it is off the network
+	off               sync.Mutex // held while the container is off the network
 }
 
 // start starts a worker in a container that has dir at the same path.
@@ -135,7 +135,7 @@ func (h *hosts) start(network, host, dir, log string, env, args []string) (*box,
 	c, err := h.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: unique(),
 		Config: &container.Config{Image: h.image, Hostname: host, Cmd: args, Env: env, Labels: h.labels,
-			User: fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())}, // whose the directory is
+			User: fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())}, // the owner of the directory
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(network), ReadonlyRootfs: true, CapDrop: []string{"ALL"},
 			SecurityOpt: []string{"no-new-privileges"}, Mounts: []mount.Mount{{Type: mount.TypeBind, Source: dir, Target: dir}}},
 	})
@@ -151,7 +151,7 @@ func (h *hosts) start(network, host, dir, log string, env, args []string) (*box,
 	return b, nil
 }
 
-// wait waits for the container's end. Docker may be asked again as often as it loses the connection.
+// wait waits for the container's end. It repeats the request if Docker loses the connection.
 func (b *box) wait() {
 	defer close(b.done)
 	for tries := 0; tries < 100; tries++ {
@@ -167,7 +167,7 @@ func (b *box) wait() {
 	b.exit = -1
 }
 
-// request makes one request about the container. One that has ended meanwhile is no error.
+// request makes one request about the container. It is no error if the container has ended meanwhile.
 func (b *box) request(f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), dockerWithin)
 	defer cancel()
@@ -188,19 +188,19 @@ func (b *box) signal(s string) error {
 
 func (b *box) kill() error {
 	err := b.signal("SIGKILL")
-	// A frozen process takes a signal only when it is thawed. Not frozen is fine.
+	// A frozen process receives a signal only when it is thawed. It is no error if it is not frozen.
 	ctx, cancel := context.WithTimeout(context.Background(), dockerWithin)
 	defer cancel()
 	_, _ = b.api.ContainerUnpause(ctx, b.id, client.ContainerUnpauseOptions{})
 	return err
 }
 
-// freeze tries several times: on a busy machine the kernel may not get everything stopped in the time that it is given.
+// freeze tries several times: on a busy machine the kernel may not stop everything within the time that it is given.
 func (b *box) freeze() error {
 	return b.request(func(ctx context.Context) (err error) {
 		for range 6 {
 			_, err = b.api.ContainerPause(ctx, b.id, client.ContainerPauseOptions{})
-			if err == nil || strings.Contains(err.Error(), "already paused") { // by an attempt that had failed
+			if err == nil || strings.Contains(err.Error(), "already paused") { // by an attempt that failed
 				return nil
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -219,7 +219,7 @@ func (b *box) thaw() error {
 	})
 }
 
-// unplug takes the host off the network; the function that it returns puts it there again, with whatever address.
+// unplug takes the host off the network; the function that it returns reconnects it, possibly with another address.
 func (b *box) unplug() (plug func() error, err error) {
 	if !b.off.TryLock() {
 		return nil, nil
@@ -245,7 +245,7 @@ func (b *box) ended() <-chan struct{}     { return b.done }
 func (b *box) code() int                  { return b.exit }
 func (b *box) is(owner lock.Process) bool { return owner.Host == b.host }
 
-// remove keeps what the container said, and removes it.
+// remove saves the container's output, and removes it.
 func (b *box) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), dockerWithin)
 	defer cancel()

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// A producer writes down in a journal what it is going to send, before it sends it, and then what it was told about it. A line
-// is one write(2), which outlives the process: messages without an outcome in it were in flight when the producer was killed.
+// A producer records in a journal what it is about to send, before it sends it, and then the answer. A line is one write(2),
+// which outlives the process: messages without an outcome in the journal were in flight when the producer was killed.
 //
-//	sent orders 17 40         it was going to send its messages 17 to 40 of the type
-//	confirmed orders 17 30    these are stored, it was told
+//	sent orders 17 40         it was about to send its messages 17 to 40 of the type
+//	confirmed orders 17 30    these are stored, according to the answer
 //	unknown orders 31 40      these may be
 //	refused orders 41 41      these are not, and never will be
 //
-// A journal's name is the producer's. Its messages are numbered from 1 for each type, and their payloads follow from producer,
-// type and number alone, so that a reader of one can tell whose it is and whether each byte is right.
+// A journal is named after its producer. Its messages are numbered from 1 for each type, and their payloads follow from
+// producer, type and number alone, so that a reader of one can tell its producer and whether each byte is right.
 
 // outcome is what a producer knows about one of its messages.
 type outcome byte
@@ -39,7 +39,7 @@ var outcomes = map[string]outcome{"sent": unknown, "unknown": unknown, "confirme
 // stream is what one producer sent of one type.
 type stream struct{ producer, typ string }
 
-// ledger holds the outcomes of all messages: of message n of a stream at n-1.
+// ledger holds the outcomes of all messages: message n of a stream at n-1.
 type ledger map[stream][]outcome
 
 // count returns how many messages have an outcome.
@@ -69,7 +69,7 @@ func (s stream) payload(n int) []byte {
 	return b
 }
 
-// parsePayload says whose message a payload claims to be.
+// parsePayload returns the message that a payload claims to be.
 func parsePayload(b []byte) (s stream, n int, ok bool) {
 	_, err := fmt.Sscanf(string(b[:min(len(b), 200)]), "%s %s %d ", &s.producer, &s.typ, &n)
 	return s, n, err == nil && n > 0
@@ -121,11 +121,11 @@ func (l ledger) read(path, producer string) error {
 	return lines.Err()
 }
 
-// journal is one that is being written.
+// journal is a journal being written.
 type journal struct{ f *os.File }
 
 func newJournal(dir, producer string) (*journal, error) {
-	// rule: never one that is there already. Its numbers were used.
+	// rule: never an existing one. Its numbers were used.
 	f, err := os.OpenFile(filepath.Join(dir, producer+journalSuffix), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("producer %s has run before: %w", producer, err)

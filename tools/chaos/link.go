@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// link is the network between one process and the server, or the store: a proxy that knows where a message ends, so that it can lose
-// the answer to a request that was carried out, deliver a request after its sender has given it up, or answer in the server's place.
+// link is the network between one process and the server, or the store: a proxy that recognises message boundaries, so that it can
+// lose the answer to an executed request, deliver a request after its sender has given up, or answer in the server's place.
 type link struct {
 	protocol
 	listener net.Listener
@@ -23,23 +23,23 @@ type link struct {
 	cut      bool          // connections are reset, new ones too
 	stalled  [2]bool       // by direction: nothing passes, nothing ends
 	delay    time.Duration // of each message
-	linger   time.Duration // the other side learns so much later that a connection was closed
-	drops    int           // so many answers are going to be lost, each with its connection
-	lates    int           // so many requests are going to be late, each without its connection
-	late     time.Duration // so much
-	creates  int           // so many creates are going to be late, each without its connection
-	spoils   int           // so many creates are going to be carried out, and answered with an error
-	deny     trouble       // requests to the store are answered with it, and not carried out
-	underWay int           // creates that are late and not yet delivered
-	ended    lateCreates   // those that were
+	linger   time.Duration // delay after which the other side learns that a connection was closed
+	drops    int           // number of answers to lose, each with its connection
+	lates    int           // number of requests to delay, each without its connection
+	late     time.Duration // by this much
+	creates  int           // number of creates to delay, each without its connection
+	spoils   int           // number of creates to execute and answer with an error
+	deny     trouble       // the answer to requests to the store, which are not executed
+	underWay int           // delayed creates that are not delivered yet
+	ended    lateCreates   // outcomes of those that were
 	conns    map[*wire]bool
-	most     int // connections at once
+	most     int // concurrent connections
 }
 
-// lateCreates counts what became of creates that were delivered when their sender had given them up.
+// lateCreates counts the outcomes of creates that were delivered after their sender had given up.
 type lateCreates struct {
 	Created int `json:"created"` // it was not too late
-	Taken   int `json:"taken"`   // another value had the name: the sender's own, when it had repeated its request, or a successor's
+	Taken   int `json:"taken"`   // the name had another value: the sender's own, if it had repeated its request, or a successor's
 }
 
 // The directions of a link.
@@ -60,11 +60,11 @@ type wire struct {
 	late    bool    // it is delivered late
 }
 
-// request is what a link remembers of one until it is answered.
+// request is what a link remembers of a request until it is answered.
 type request struct {
 	message []byte
 	create  bool // of a slot
-	store   bool // to the store; a link may be the way to the queue, too
+	store   bool // to the store; the same link may also lead to the queue
 }
 
 // reset ends a connection for both sides at once.
@@ -81,7 +81,7 @@ func (w *wire) close() {
 	w.ends[toClient].Close()
 }
 
-// newLink returns a link to the server at target, for clients that come to host.
+// newLink returns a link to the server at target, for clients that connect to host.
 func newLink(host, target string, p protocol) (*link, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -94,7 +94,7 @@ func newLink(host, target string, p protocol) (*link, error) {
 
 func (l *link) addr() string { return l.listener.Addr().String() }
 
-// set changes what the link does.
+// set changes the link's behaviour.
 func (l *link) set(change func(*link)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *link) set(change func(*link)) {
 	l.changed = make(chan struct{})
 }
 
-// heal makes it a good link again, and delivers what it held back.
+// heal removes all faults of the link, and delivers what it held back.
 func (l *link) heal() {
 	l.set(func(l *link) {
 		l.cut, l.stalled, l.delay, l.linger, l.drops, l.lates, l.late = false, [2]bool{}, 0, 0, 0, 0, 0
@@ -111,7 +111,7 @@ func (l *link) heal() {
 	})
 }
 
-// sever cuts the link, or only resets what is connected.
+// sever cuts the link if stay is set; otherwise it only resets the existing connections.
 func (l *link) sever(stay bool) {
 	l.set(func(l *link) {
 		l.cut = stay
@@ -121,21 +121,21 @@ func (l *link) sever(stay bool) {
 	})
 }
 
-// connections returns how many there are, and how many there were at once.
+// connections returns the current and the highest number of concurrent connections.
 func (l *link) connections() (now, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.conns), l.most
 }
 
-// detained tells whether a create that is going to be late is under way.
+// detained reports whether a delayed create is in flight.
 func (l *link) detained() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.underWay > 0
 }
 
-// close ends the link, and waits for requests that are late.
+// close ends the link, and waits for delayed requests.
 func (l *link) close() {
 	l.heal()
 	close(l.closed)
@@ -207,7 +207,7 @@ func (l *link) pump(w *wire, direction int) {
 			w.reset()
 			return
 		case detained:
-			// The client's end breaks, the server's stays: the request is on its way, and nobody waits for it.
+			// The client's end breaks, the server's stays: the request is in flight, and no client waits for it.
 			l.mu.Lock()
 			delete(l.conns, w)
 			l.mu.Unlock()
@@ -227,7 +227,7 @@ func (l *link) pump(w *wire, direction int) {
 	}
 }
 
-// fate is what becomes of a message.
+// fate is what happens to a message.
 type fate int
 
 const (
@@ -237,7 +237,7 @@ const (
 	answered // the client gets an answer that is not the server's
 )
 
-// pass waits until a message may pass, if it may.
+// pass decides what happens to a message, and waits until it may pass.
 func (l *link) pass(w *wire, direction int, message []byte) (fate, []byte) {
 	w.mu.Lock()
 	if direction == toServer {
@@ -289,14 +289,14 @@ func (l *link) pass(w *wire, direction int, message []byte) (fate, []byte) {
 			return passes, nil
 		}
 		select {
-		case <-changed: // also when the client has gone: what it had sent is on its way
+		case <-changed: // also when the client has gone: what it sent is in flight
 		case <-l.closed:
 			return passes, nil
 		}
 	}
 }
 
-// deliver sends the server a request whose sender has given it up, and waits for the answer.
+// deliver sends the server a request whose sender has given up, and waits for the answer.
 func (l *link) deliver(w *wire, request []byte) {
 	defer w.close()
 	l.mu.Lock()
@@ -321,7 +321,7 @@ func (l *link) deliver(w *wire, request []byte) {
 	}
 }
 
-// sleep waits, unless the connection ends before.
+// sleep waits, unless the connection ends first.
 func (l *link) sleep(w *wire, d time.Duration) {
 	if d <= 0 {
 		return

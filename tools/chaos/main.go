@@ -31,7 +31,7 @@ const (
 	exitStopped = 130
 )
 
-// usageError is an error about how the command was called.
+// usageError is an error in how the command was called.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

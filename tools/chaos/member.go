@@ -20,16 +20,16 @@ import (
 // body is a running program: a process, or a container.
 type body interface {
 	kill() error      // SIGKILL
-	freeze() error    // it stands still
-	thaw() error      // it goes on
-	terminate() error // it is asked to end: SIGTERM for a worker, no more input for a producer
+	freeze() error    // stops it
+	thaw() error      // resumes it
+	terminate() error // requests its end: SIGTERM for a worker, end of input for a producer
 	ended() <-chan struct{}
-	code() int // once it has ended; negative when a signal ended it
+	code() int // after it has ended; negative if a signal ended it
 	is(lock.Process) bool
-	remove() // once it has ended
+	remove() // after it has ended
 }
 
-// member is one of the programs of a run. It is started again when it ends without being told to, as by a supervisor.
+// member is one of the programs of a run. It is restarted if it ends without being told to, as by a supervisor.
 //
 //	down ──up──▶ running ──freeze──▶ frozen ──thaw──▶ running ──stop──▶ down
 //	               │ ▲ ends, is killed
@@ -38,20 +38,20 @@ type body interface {
 type member struct {
 	name   string
 	link   *link     // to the server; nil: none
-	store  *link     // to the store; nil: none, and it may be the same as link
+	store  *link     // nil: none; may be the same as link
 	node   *kit.Node // nil: it runs on this machine, or in a container
 	launch func(start int) (body, error)
-	failed func(error) // told what must not happen
+	failed func(error) // called for what must not happen
 
 	mu     sync.Mutex
 	body   body          // nil: not running
-	gone   chan struct{} // closed when body has ended, and nobody remembers it
+	gone   chan struct{} // closed after body has ended and was removed
 	wanted bool          // it should be running
-	frozen int           // who wants it to stand still
+	frozen int           // number of faults that want it frozen
 	starts int
 }
 
-// restartAfter is how long a supervisor waits before it starts a program again.
+// restartAfter is how long a supervisor waits before it restarts a program.
 const restartAfter = 200 * time.Millisecond
 
 // up starts the member unless it runs.
@@ -89,7 +89,8 @@ func (m *member) watch(b body, gone chan struct{}) {
 	wanted := m.wanted
 	m.mu.Unlock()
 	close(gone)
-	// rule: no fault of a run makes a file another one than the registered one, or damages it. Who says so is wrong, or worse.
+	// rule: no fault of a run makes a file differ from the registered one, or damages it. A worker that reports this is wrong, or
+	// worse.
 	if code == exitIntegrity {
 		m.failed(fmt.Errorf("%s ended with exit code %d: integrity violation; see its log", m.name, code))
 	}
@@ -117,7 +118,7 @@ func (m *member) with(f func(body) error) (did bool, err error) {
 	return err == nil, err
 }
 
-// unplug takes the member's host off the network, until the function is called that it returns; nil: it has none, or it is off already.
+// unplug takes the member's host off the network until the returned function is called; nil: it has no host, or it is already off.
 func (m *member) unplug() (plug func() error, err error) {
 	if m.node != nil {
 		return m.node.Plug, m.node.Unplug()
@@ -133,7 +134,7 @@ func (m *member) unplug() (plug func() error, err error) {
 
 func (m *member) kill() (bool, error) { return m.with(body.kill) }
 
-// freeze lets the member, and its replacement, stand still until thaw.
+// freeze stops the member, and its replacement, until thaw.
 func (m *member) freeze() (did bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,8 +155,8 @@ func (m *member) thaw() error {
 	return m.body.thaw()
 }
 
-// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it. A call of up
-// meanwhile starts it again.
+// stop ends the member cleanly and returns its exit code; ok is false if it did not run, or had to be killed. A concurrent call of up
+// starts it again.
 func (m *member) stop(within time.Duration) (code int, ok bool) {
 	m.mu.Lock()
 	m.wanted = false
@@ -180,7 +181,7 @@ func (m *member) stop(within time.Duration) (code int, ok bool) {
 // process is a body that is a process of this machine.
 type process struct {
 	cmd   *exec.Cmd
-	stdin io.Closer // nil: SIGTERM asks it to end
+	stdin io.Closer // nil: SIGTERM ends it
 	done  chan struct{}
 }
 
@@ -193,7 +194,7 @@ func startProcess(cmd *exec.Cmd, start func(*exec.Cmd) error, logs, name string,
 	defer log.Close()
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program alone
 	if input {
 		if p.stdin, err = cmd.StdinPipe(); err != nil {
 			return nil, err
@@ -227,7 +228,7 @@ func (p *process) code() int                  { return p.cmd.ProcessState.ExitCo
 func (p *process) is(owner lock.Process) bool { return owner.PID == p.cmd.Process.Pid }
 func (p *process) remove()                    {}
 
-// guest is a body that is a process on a host of its own.
+// guest is a body that is a process on its own host.
 type guest struct {
 	*process
 	name     string // the host's
@@ -236,7 +237,7 @@ type guest struct {
 	off      bool
 }
 
-// kill switches the host off: nobody is told that its connections are gone.
+// kill switches the host off: its peers do not learn that its connections are gone.
 func (g *guest) kill() (err error) {
 	g.switched.Do(func() {
 		if err = g.node.Unplug(); err == nil {
@@ -248,10 +249,10 @@ func (g *guest) kill() (err error) {
 
 func (g *guest) is(owner lock.Process) bool { return owner.Host == g.name }
 
-// remove switches it on again.
+// remove switches the host on again.
 func (g *guest) remove() {
 	g.switched.Do(func() {})
 	if g.off {
-		_ = g.node.Plug() // without a network it cannot do its work, which the run will notice
+		_ = g.node.Plug() // without a network it cannot work, which the run will notice
 	}
 }

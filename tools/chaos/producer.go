@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// producerCommand is the program that the runs use as producers: a user of the library that keeps a journal.
+// producerCommand is the program that runs use as producers: a user of the library that keeps a journal.
 func producerCommand() *cobra.Command {
 	p := &producer{}
 	cmd := &cobra.Command{Use: "producer", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := context.WithCancel(cmd.Context())
-		go func() { _, _ = io.Copy(io.Discard, os.Stdin); stop() }() // whoever started it closes it
+		go func() { _, _ = io.Copy(io.Discard, os.Stdin); stop() }() // closed by the process that started it
 		return p.run(ctx)
 	}}
 	f := cmd.Flags()
@@ -43,8 +43,8 @@ type producer struct {
 	rng *rand.Rand
 }
 
-// run publishes until ctx ends. After a failure it goes on with a new Publisher and a new journal: nobody promises the order across
-// the two, and the old one would wait for 45 s first.
+// run publishes until ctx ends. After a failure it continues with a new Publisher and a new journal: the order across the two is not
+// guaranteed, and the old one would first wait for 45 s.
 func (p *producer) run(ctx context.Context) error {
 	p.rng = rand.New(rand.NewPCG(p.seed, 0))
 	for life := 1; ctx.Err() == nil; life++ {
@@ -55,7 +55,8 @@ func (p *producer) run(ctx context.Context) error {
 	return nil
 }
 
-// publish opens the backend and publishes until something fails. Errors are about the journal: the rest is what is tested.
+// publish opens the backend and publishes until something fails. It returns only errors about the journal: the others are what is
+// tested.
 func (p *producer) publish(ctx context.Context, name string) error {
 	opening, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -87,7 +88,7 @@ func (p *producer) publish(ctx context.Context, name string) error {
 	return err
 }
 
-// bounded closes something, whether ctx has ended or not.
+// bounded closes something within 10 s, whether ctx has ended or not.
 func bounded(ctx context.Context, close func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -96,8 +97,8 @@ func bounded(ctx context.Context, close func(context.Context) error) {
 	}
 }
 
-// stream publishes until something fails. It has patience for so long: behind a failure the rest of what was published at once waits
-// for 45 s.
+// stream publishes until something fails. Each call waits at most for patience: after a failure the rest of what was published
+// together waits for 45 s.
 func (p *producer) stream(ctx context.Context, publisher *queue.Publisher, patience time.Duration, j *journal, name string) error {
 	next := map[string]int{}
 	for ctx.Err() == nil {
@@ -121,7 +122,7 @@ func (p *producer) stream(ctx context.Context, publisher *queue.Publisher, patie
 		}
 		// Messages in flight when ctx ends get their answers first.
 		waiting := patience
-		if p.rng.IntN(20) == 0 { // or hardly any
+		if p.rng.IntN(20) == 0 { // or hardly any patience
 			waiting = time.Duration(p.rng.IntN(int(200 * time.Millisecond)))
 		}
 		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), waiting)
@@ -147,7 +148,7 @@ func (p *producer) stream(ctx context.Context, publisher *queue.Publisher, patie
 	return nil
 }
 
-// wait waits, unless ctx ends before.
+// wait waits, unless ctx ends first.
 func wait(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

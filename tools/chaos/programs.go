@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// programs are what runs are made with.
+// programs are the programs that runs use.
 type programs struct {
-	dir    string // worker, fencepost, and this program as the producers'
+	dir    string // worker, fencepost, and this program for the producers
 	module string // the source tree
 	python string
 	reader string // the independent reader of the file format
-	zstd   bool   // which knows compressed files
+	zstd   bool   // whether reader supports compressed files
 }
 
 func (p programs) path(name string) string { return filepath.Join(p.dir, name) }
 
-// findPrograms finds what is not built.
+// findPrograms finds the programs that are not built.
 func findPrograms() (p programs, err error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -59,7 +59,7 @@ func (p programs) build(dir string, v variant) (programs, error) {
 	}
 	build := exec.Command("go", append(args, "./cmd/worker", "./cmd/fencepost", "./tools/chaos")...)
 	build.Dir = p.module
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the image has it
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
 	if out, err := build.CombinedOutput(); err != nil {
 		return p, fmt.Errorf("build the product: %w\n%s", err, out)
 	}

@@ -14,30 +14,31 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// protocol is what a link knows about the messages that pass it. On one connection a request follows the answer to the one before it.
+// protocol is what a link knows about the messages that pass through it. On one connection a request follows the answer to the
+// previous one.
 type protocol interface {
-	// read reads the next message of a direction: as it is, or with the same meaning.
+	// read reads the next message of a direction, unchanged or with the same meaning.
 	read(w *wire, direction int) (message []byte, err error)
-	// operation tells requests of the product, and their answers, from a driver's talk about the connection itself.
+	// operation distinguishes the product's requests, and their answers, from a driver's messages about the connection itself.
 	operation(message []byte) bool
-	// isStore tells whether a request is about files, and isCreate whether it creates a slot.
+	// isStore reports whether a request is about files, and isCreate whether it creates a slot.
 	isStore(request []byte) bool
 	isCreate(request []byte) bool
-	// isDone tells whether the answer to a create is that it was carried out, isTaken that there is another value.
+	// isDone reports whether a create succeeded according to its answer, isTaken whether another value exists.
 	isDone(answer []byte) bool
 	isTaken(answer []byte) bool
-	// answer is what a server in trouble answers.
+	// answer returns the answer of a server in trouble.
 	answer(request []byte, t trouble) []byte
 }
 
-// trouble is why a store does not do what it is asked for.
+// trouble is why a store does not execute a request.
 type trouble int
 
 const (
 	none        trouble = iota
-	unavailable         // for the moment
+	unavailable         // temporarily
 	revoked             // the credentials are no longer good
-	full                // it takes nothing more
+	full                // it accepts nothing more
 )
 
 func (t trouble) String() string {
@@ -62,7 +63,7 @@ func (wireProtocol) operation(message []byte) bool {
 	return true
 }
 
-// slotsValue is the name of the collection, as a command has it.
+// slotsValue is the name of the collection, as encoded in a command.
 const slotsValue = "\x00\x06\x00\x00\x00slots\x00"
 
 func (wireProtocol) isStore(request []byte) bool { return strings.Contains(head(request), slotsValue) }
@@ -75,7 +76,7 @@ func (wireProtocol) isDone(answer []byte) bool {
 }
 func (wireProtocol) isTaken(answer []byte) bool { return strings.Contains(head(answer), "E11000") }
 
-// answer makes an error with a code of https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml.
+// answer returns an error with a code of https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml.
 func (wireProtocol) answer(request []byte, t trouble) []byte {
 	code, name := 11600, "InterruptedAtShutdown"
 	switch t {
@@ -107,7 +108,7 @@ func (objectProtocol) read(w *wire, direction int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A client that would like to be asked for the body first is.
+		// A client that waits for a request for the body gets one.
 		if strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 			r.Header.Del("Expect")
 			if _, err := io.WriteString(w.ends[toClient], "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
@@ -117,7 +118,7 @@ func (objectProtocol) read(w *wire, direction int) ([]byte, error) {
 		err = r.Write(&out)
 		return out.Bytes(), err
 	}
-	// The length of an answer depends on its request, which is known as soon as there is a byte of the answer.
+	// The length of an answer depends on its request, which is known once a byte of the answer arrives.
 	if _, err := w.from[toClient].Peek(1); err != nil {
 		return nil, err
 	}
@@ -143,7 +144,8 @@ func (objectProtocol) isTaken(answer []byte) bool {
 	return bytes.HasPrefix(answer, []byte("HTTP/1.1 412"))
 }
 
-// answer makes an error of https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; that the store is full is MinIO's.
+// answer returns an error of https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html; the one for a full store is
+// MinIO's.
 func (objectProtocol) answer(request []byte, t trouble) []byte {
 	status, code := http.StatusInternalServerError, "InternalError"
 	switch t {

@@ -122,7 +122,7 @@ func readResults(in io.Reader) (all []result, err error) {
 	return all, lines.Err()
 }
 
-// tally adds results up.
+// tally adds up results.
 type tally struct {
 	runs, confirmed, unknown, refused, inFiles, epochs int
 	void                                               int64
@@ -164,7 +164,7 @@ func (t *tally) String() string {
 
 func comma[T int | int64](n T) string { return humanize.Comma(int64(n)) }
 
-// ranges writes numbers as "1–3, 7".
+// ranges formats numbers as "1–3, 7".
 func ranges(numbers []uint64) string {
 	slices.SortFunc(numbers, cmp.Compare)
 	numbers = slices.Compact(numbers)

@@ -27,17 +27,17 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
-// Bounds of a run, not measurements: a machine may be busy with other things, and only what never ends is a violation. The real times
-// of a run are in its result.
+// Bounds of a run, not measurements: the machine may be busy with other things, and only what never ends is a violation. The real
+// times of a run are in its result.
 const (
 	startWithin   = 3 * time.Minute
-	endWithin     = 2 * time.Minute // producers, once there are no faults any more
-	recoverWithin = 4 * time.Minute // until all is drained: one lease and some seconds, says the README, after the faults
+	endWithin     = 2 * time.Minute // producers, after the faults have ended
+	recoverWithin = 4 * time.Minute // until the backlog is drained: the README promises one lease and a few seconds after the faults
 	checkWithin   = 6 * time.Minute
-	connections   = 60 // of one member at once: the driver's pools of queue and locks, and its monitors
+	connections   = 60 // concurrent ones of one member: the driver's pools of queue and locks, and its monitors
 )
 
-// result is what became of a run: a line of the results.
+// result is the outcome of a run: a line of the results.
 type result struct {
 	Time      time.Time      `json:"time"`
 	Commit    string         `json:"commit"`
@@ -46,14 +46,14 @@ type result struct {
 	Backend   string         `json:"backend"`
 	Store     string         `json:"store,omitempty"` // of the files; empty: a directory
 	Seed      uint64         `json:"seed"`
-	Faults    map[string]int `json:"faults"` // that were done, by name
+	Faults    map[string]int `json:"faults"` // executed faults, by name
 	Confirmed int            `json:"confirmed"`
 	Unknown   int            `json:"unknown"`
 	Refused   int            `json:"refused"`
 	InFiles   int            `json:"in_files"`         // messages that were read and checked
 	Epochs    int            `json:"epochs"`           // sessions that wrote
 	Grants    int            `json:"grants,omitempty"` // in the history of the locks that was checked
-	Late      lateCreates    `json:"late,omitzero"`    // of slots, delivered when the sender had given them up
+	Late      lateCreates    `json:"late,omitzero"`    // creates of slots, delivered after the sender had given up
 	Void      int64          `json:"void"`             // bytes of writers that came too late, or were killed in the middle of a write
 	Recovery  float64        `json:"recovery"`         // seconds from the end of the faults until all was drained
 	Seconds   float64        `json:"seconds"`
@@ -65,14 +65,14 @@ type result struct {
 // The verdicts.
 const (
 	held     = "held"     // no guarantee was violated
-	violated = "violated" // one was
-	notRun   = "not run"  // the run itself could not be made, or nothing happened in it
+	violated = "violated" // a guarantee was violated
+	notRun   = "not run"  // the run itself failed, or nothing happened in it
 )
 
-// errNotHere is wrapped by errors about what this machine cannot do.
+// errNotHere is wrapped by errors about things that this machine does not support.
 var errNotHere = errors.New("not available here")
 
-// run is one run of a scenario: its processes, their network and what is done to them.
+// run is one run of a scenario: its processes, their network and their faults.
 type run struct {
 	scenario scenario
 	backend  string
@@ -81,7 +81,7 @@ type run struct {
 	lease    time.Duration
 
 	programs programs
-	dir      string // everything of the run is below it
+	dir      string // contains everything of the run
 	data     string // the workers' --dir, or a shared one
 	address  string // of the store, without a link; empty: none
 	url      string // of the backend, without a link
@@ -96,17 +96,17 @@ type run struct {
 	server    *mongotest.Server  // of this run alone; nil: it has none
 	disk      *disk              // of this run alone; nil: it has none
 	hosts     *hosts             // of the workers; nil: they are processes of this machine
-	objects   *kit.Objects       // the store of this run alone; nil: it is another one
-	// administrator deletes locks, and writes that down.
+	objects   *kit.Objects       // the store of this run alone; nil: it uses another one
+	// administrator deletes locks, and records that.
 	administrator *locktest.Recorder
-	harming       sync.Mutex // held by a fault of which there can be one at a time
+	harming       sync.Mutex // held by a fault that excludes others of its kind
 	cleanup       []func()
 
 	mu     sync.Mutex
 	log    *os.File
 	result result
 	found  violations
-	broken error // why the run itself could not be made
+	broken error // why the run itself failed
 }
 
 // logf writes a line to the run's log.
@@ -114,7 +114,7 @@ func (r *run) logf(format string, args ...any) {
 	fmt.Fprintf(r.log, time.Now().UTC().Format("15:04:05.000 ")+format+"\n", args...)
 }
 
-// violate notes that a guarantee was violated.
+// violate records that a guarantee was violated.
 func (r *run) violate(kind, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *run) violate(kind, format string, args ...any) {
 	r.logf("VIOLATED: "+kind+": "+format, args...)
 }
 
-// failed notes that the run could not be made as it should.
+// failed records that the run itself failed.
 func (r *run) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +130,7 @@ func (r *run) failed(err error) {
 	r.logf("not run: %v", err)
 }
 
-// play makes the run and returns what became of it. The directory is kept unless all guarantees held.
+// play executes the run and returns its outcome. The directory is kept unless all guarantees held.
 func (r *run) play(ctx context.Context) result {
 	begin := time.Now()
 	err := r.setUp(ctx)
@@ -165,7 +165,7 @@ func (r *run) play(ctx context.Context) result {
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-// setUp makes the backend and starts all members.
+// setUp prepares the backend and starts all members.
 func (r *run) setUp(ctx context.Context) (err error) {
 	if r.log, err = os.Create(filepath.Join(r.dir, "run.log")); err != nil {
 		return err
@@ -225,10 +225,10 @@ func (r *run) env(m *member) []string {
 	return env
 }
 
-// clock is the file that says by how much a member's clock is wrong.
+// clock is the file with the offset of a member's clock.
 func (r *run) clock(m *member) string { return filepath.Join(r.dir, m.name+".clock") }
 
-// cast starts workers and producers, as many as the seed says.
+// cast starts workers and producers, as many as the seed determines.
 func (r *run) cast(rng *rand.Rand) error {
 	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
 	options := []string{"--lease", r.lease.String(), "--log-format", "json"}
@@ -322,7 +322,7 @@ func (r *run) connect(m *member, address string, launch func(url string, start i
 		}
 	}
 	m.launch = func(start int) (body, error) { return launch(url, start) }
-	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // only what is left
+	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // only if it is left
 	return m.up()
 }
 
@@ -336,7 +336,7 @@ func (r *run) link(address, target string, p protocol) (*link, error) {
 	return l, err
 }
 
-// holder returns the worker that holds a type; nil if none does, or nobody tells.
+// holder returns the worker that holds a type; nil if none does, or it cannot be looked up.
 func (r *run) holder(ctx context.Context, typ string) *member {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -357,9 +357,9 @@ func (r *run) holder(ctx context.Context, typ string) *member {
 	return nil
 }
 
-// doHarm does what the seed says, and undoes all of it.
+// doHarm executes the faults of the seed's plan, and undoes all of them.
 func (r *run) doHarm(ctx context.Context) {
-	// Something is to be at stake: a message is confirmed, and somebody holds a type.
+	// Something must be at stake first: a message is confirmed, and a worker holds a type.
 	r.await(ctx, startWithin, func(ctx context.Context) bool {
 		known, err := readJournals(r.dir)
 		return err == nil && known.count(confirmed) > 0 && slices.ContainsFunc(r.types, func(typ string) bool { return r.holder(ctx, typ) != nil })
@@ -397,7 +397,7 @@ func (r *run) doHarm(ctx context.Context) {
 	}
 }
 
-// await polls until f is true, within a bound.
+// await polls until f returns true, within a bound.
 func (r *run) await(ctx context.Context, within time.Duration, f func(context.Context) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -410,8 +410,7 @@ func (r *run) await(ctx context.Context, within time.Duration, f func(context.Co
 	return true
 }
 
-// end lets everything come to an end without faults: the producers first, then the backlog, then the workers. Then it checks
-// the result.
+// end ends everything, without faults: the producers first, then the backlog, then the workers. Then it checks the result.
 func (r *run) end(ctx context.Context) {
 	healed := time.Now()
 	wait(ctx, r.lease/4)
@@ -427,7 +426,7 @@ func (r *run) end(ctx context.Context) {
 	r.logf("the producers have ended")
 	drained := 0
 	if r.await(ctx, recoverWithin, func(ctx context.Context) bool {
-		// Twice in a row: a request may still be on its way.
+		// Twice in a row: a request may still be in flight.
 		if r.pending(ctx) == 0 {
 			drained++
 		} else {
@@ -450,7 +449,7 @@ func (r *run) end(ctx context.Context) {
 	for _, m := range r.workers {
 		ending.Go(func() {
 			// A host that has just come back with another address may have requests on connections of the old one, and then gives up
-			// when its grace is over: that is an exit code, and no guarantee.
+			// after its grace period: that is an exit code, and not a violation.
 			if code, ok := m.stop(stopWithin); !ok || code != 0 && (code != 1 || r.hosts == nil) {
 				r.violate("end", "%s did not end as it should on SIGTERM: exit code %d", m.name, code)
 			}
@@ -468,7 +467,7 @@ func (r *run) end(ctx context.Context) {
 	}
 }
 
-// pending is how many messages are waiting; negative when nobody tells.
+// pending returns how many messages are waiting; negative if that is unknown.
 func (r *run) pending(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -482,7 +481,7 @@ func (r *run) pending(ctx context.Context) (n int) {
 	return n
 }
 
-// output runs fencepost and returns what it prints on standard output.
+// output runs fencepost and returns its standard output.
 func (r *run) output(ctx context.Context, args ...string) (out []byte, code int, err error) {
 	cmd := exec.CommandContext(ctx, r.programs.path("fencepost"), args...)
 	cmd.Env = kit.Env()

@@ -14,17 +14,17 @@ import (
 type scenario struct {
 	name, text string
 	faults     []fault
-	together   int    // so many at a time
-	sqlite     bool   // makes sense for the embedded backend, too
+	together   int    // concurrent faults
+	sqlite     bool   // makes sense for the embedded backend as well
 	server     bool   // needs a server of the run's own
 	disk       bool   // needs a disk of the run's own
-	hosts      bool   // workers are in containers, each a host of its own
+	hosts      bool   // workers are in containers, each its own host
 	nodes      bool   // workers are on hosts that share nothing, with their files in a store
 	election   bool   // needs a replica set
 	variant    string // of the product; "" is the product
 }
 
-// scenarios are all there are, in the order in which runs take turns.
+// scenarios are all scenarios, in the order in which runs take turns.
 var scenarios = []scenario{
 	{name: "kill", text: "SIGKILL of a type's holder, of a standby, of a producer", faults: []fault{kill}, together: 1, sqlite: true},
 	{name: "freeze", text: "SIGSTOP of one of them for half a lease up to three, then SIGCONT", faults: []fault{freeze}, together: 2, sqlite: true},
@@ -63,13 +63,13 @@ func findScenario(name string) (scenario, error) {
 	return scenario{}, fmt.Errorf("there is no scenario %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// backends are where runs have their queue and their locks.
+// backends are where runs keep their queue and their locks.
 var backends = []string{"mongodb", "sqlite"}
 
-// on says whether a scenario can be run on a backend.
+// on reports whether a scenario can be run on a backend.
 func (s scenario) on(backend string) bool { return backend == "mongodb" || s.sqlite }
 
-// stores are where runs may have their files, instead of a directory.
+// stores are where runs may keep their files, instead of a directory.
 var stores = []string{"mongodb", "s3", "shared"}
 
 // event is a fault at a time of a run.
@@ -79,8 +79,8 @@ type event struct {
 	fault
 }
 
-// plan is what a seed means: which faults, when, and each with a seed of its own. Their targets depend on who holds what then, and
-// on the machine's exact timing: the same seed is the same plan, not the same history.
+// plan returns what a seed means: which faults, when, and each with a seed of its own. Their targets depend on who holds what at
+// that time, and on the machine's exact timing: the same seed gives the same plan, not the same history.
 func (s scenario) plan(backend, store string, lease time.Duration, rng *rand.Rand) []event {
 	faults := slices.DeleteFunc(slices.Clone(s.faults), func(f fault) bool {
 		return f.mongodb && backend != "mongodb" || f.stores != nil && !slices.Contains(f.stores, store)
@@ -95,5 +95,5 @@ func (s scenario) plan(backend, store string, lease time.Duration, rng *rand.Ran
 	return events
 }
 
-// chaosLeases is for how many leases a run's faults begin.
+// chaosLeases is the number of leases within which a run's faults begin.
 const chaosLeases = 3

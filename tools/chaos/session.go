@@ -25,7 +25,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// session is one call of the command.
+// session is one invocation of the command.
 type session struct {
 	scenarios, backends []string
 	stores              []string
@@ -38,7 +38,7 @@ type session struct {
 
 	out      io.Writer
 	base     programs // not built
-	bin      string   // where they are
+	bin      string   // where the built ones are
 	building sync.Mutex
 	built    map[string]programs // by variant
 	dir      string
@@ -46,7 +46,7 @@ type session struct {
 	machine  string
 	results  *os.File // nil: not recorded
 
-	shared string // URI of the server that runs share
+	shared string // URI of the server shared by runs
 
 	own struct { // the server that one run at a time may harm
 		sync.Mutex
@@ -54,16 +54,16 @@ type session struct {
 		err    error
 	}
 
-	boxes struct { // where runs have hosts of their own
+	boxes struct { // for runs whose workers are in containers
 		sync.Mutex
 		hosts *hosts
 		err   error
 	}
 
-	nodes func() error // says why there can be none
+	nodes func() error // says why this machine has none
 
 	mu       sync.Mutex
-	counts   map[string]int // of verdicts
+	counts   map[string]int // by verdict
 	missing  map[string]bool
 	messages int
 	checked  int
@@ -76,7 +76,7 @@ type job struct {
 	store   string // empty: files are in a directory
 }
 
-// where is the backend, and the store if there is one.
+// where returns the backend, and the store if there is one.
 func (j job) where() string {
 	if j.store == "" {
 		return j.backend
@@ -84,7 +84,7 @@ func (j job) where() string {
 	return j.backend + "+" + j.store
 }
 
-// jobs are what runs take turns with.
+// jobs returns the jobs that runs take turns with.
 func (s *session) jobs() (jobs []job, err error) {
 	names := s.scenarios
 	if len(names) == 0 {
@@ -129,7 +129,7 @@ func (s *session) jobs() (jobs []job, err error) {
 }
 
 func (s *session) main(ctx context.Context) error {
-	// This program reads what is in the stores of tests, as its programs do.
+	// This program reads the stores of tests with the same environment as the programs that it starts.
 	for _, e := range kit.Env() {
 		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
 			os.Setenv(name, value)
@@ -164,7 +164,7 @@ func (s *session) main(ctx context.Context) error {
 	return s.verdict(ctx)
 }
 
-// prepare makes what all runs share.
+// prepare sets up what all runs share.
 func (s *session) prepare(ctx context.Context, jobs []job) (err error) {
 	if s.record != "" {
 		if s.results, err = os.OpenFile(s.record, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
@@ -200,14 +200,14 @@ func (s *session) prepare(ctx context.Context, jobs []job) (err error) {
 			if err != nil {
 				s.lacks("mongodb", err)
 			} else {
-				s.shared = server.URI() // its guard ends it with us
+				s.shared = server.URI() // its guard ends it with this process
 			}
 		}
 	}
 	return nil
 }
 
-// programs returns a variant of the product, which is built when it is asked for first.
+// programs returns a variant of the product, which is built on first use.
 func (s *session) programs(name string) (p programs, err error) {
 	s.building.Lock()
 	defer s.building.Unlock()
@@ -223,7 +223,7 @@ func (s *session) programs(name string) (p programs, err error) {
 	return p, err
 }
 
-// hosts makes the image when it is asked for first.
+// hosts builds the image on first use.
 func (s *session) hosts(ctx context.Context, p programs) (*hosts, error) {
 	s.boxes.Lock()
 	defer s.boxes.Unlock()
@@ -247,7 +247,7 @@ func (s *session) cleanUp() {
 	}
 }
 
-// lacks says once what this machine cannot do.
+// lacks reports once what this machine does not support.
 func (s *session) lacks(what string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +257,7 @@ func (s *session) lacks(what string, err error) {
 	}
 }
 
-// play makes runs until there were enough.
+// play makes runs until there are enough.
 func (s *session) play(ctx context.Context, jobs []job) {
 	begin := time.Now()
 	var mu sync.Mutex
@@ -286,7 +286,7 @@ func (s *session) play(ctx context.Context, jobs []job) {
 
 const hangAfter = 20 * time.Minute
 
-// one makes one run and tells its result.
+// one makes one run and reports its result.
 func (s *session) one(ctx context.Context, j job, seed uint64) {
 	r := &run{scenario: j.scenario, backend: j.backend, store: j.store, seed: seed, lease: s.lease}
 	r.dir = filepath.Join(s.dir, fmt.Sprintf("%s-%s-%d-%s", j.name, j.where(), seed, strings.ToLower(rand.Text()[:4])))
@@ -298,18 +298,19 @@ func (s *session) one(ctx context.Context, j job, seed uint64) {
 	if r.server != nil {
 		defer s.own.Unlock()
 	}
-	// Every wait of a run has a bound, far below this. One that has none is a defect, and must not keep CI waiting.
+	// Every wait of a run has a bound, far below this. A wait without one is a defect, and must not keep CI
+	// waiting.
 	hung := time.AfterFunc(hangAfter, func() { panic(fmt.Sprintf("%s on %s, seed %d, hangs; files: %s", j.name, j.backend, seed, r.dir)) })
 	defer hung.Stop()
 	result := r.play(ctx)
 	if ctx.Err() != nil {
 		os.RemoveAll(r.dir)
-		return // it was cut short: it says nothing
+		return // an interrupted run shows nothing
 	}
 	s.tell(r, result)
 }
 
-// place finds a directory and a backend for a run.
+// place assigns a directory and a backend to a run.
 func (s *session) place(ctx context.Context, r *run) (err error) {
 	if r.programs, err = s.programs(r.scenario.variant); err != nil {
 		return err
@@ -354,7 +355,7 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 	}
 	database := "chaos_" + strings.ToLower(rand.Text()[:12])
 	if r.scenario.election {
-		// Without links: the driver has to find the members, and would go around them.
+		// Without links: the driver finds the members itself, and would bypass them.
 		r.url, err = replicaSet(ctx, uri, database)
 		return err
 	}
@@ -366,7 +367,7 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 	return err
 }
 
-// tell prints and records what became of a run.
+// tell prints and records the outcome of a run.
 func (s *session) tell(r *run, result result) {
 	result.Commit, result.Machine = s.commit, s.machine
 	s.mu.Lock()
@@ -412,7 +413,7 @@ func faultList(faults map[string]int) string {
 	return strings.Join(list, " ")
 }
 
-// verdict is the session's.
+// verdict returns the outcome of the session.
 func (s *session) verdict(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -429,7 +430,7 @@ func (s *session) verdict(ctx context.Context) error {
 	return nil
 }
 
-// commit is the last one that changed the product: "unknown" outside of git.
+// commit returns the last commit that changed the product, or "unknown" outside of git.
 func commit() string {
 	out, err := exec.Command("git", "log", "-1", "--format=%h", "--", ":/", ":!/integration", ":!/docs", ":!/*.md", ":!/internal/mongotest", ":!/.ci", ":!/Makefile").Output()
 	if hash := strings.TrimSpace(string(out)); err == nil && hash != "" {
@@ -438,7 +439,7 @@ func commit() string {
 	return "unknown"
 }
 
-// machine says what the runs ran on.
+// machine describes the machine of the runs.
 func machine() string {
 	m := fmt.Sprintf("%s/%s, %d cores", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	if out, err := exec.Command("uname", "-r").Output(); err == nil {

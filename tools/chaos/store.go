@@ -18,13 +18,13 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 )
 
-// Where the files of a run are, when they are not in a directory.
+// Where the files of a run are if they are not in a directory.
 
-// openStore makes a place for the files.
+// openStore prepares a place for the files.
 func (r *run) openStore(ctx context.Context) (err error) {
 	switch r.store {
 	case "mongodb":
-		// The seed says whether the files come the same way as the messages, or on connections of their own.
+		// The seed determines whether the files share the messages' connections or have their own.
 		if r.address = r.url; rand.New(rand.NewPCG(r.seed, 4)).IntN(2) == 0 {
 			r.address = "mongodb:"
 		}
@@ -41,7 +41,7 @@ func (r *run) openStore(ctx context.Context) (err error) {
 	return nil
 }
 
-// place is what tells a tool where the files are.
+// place returns the arguments that tell a tool where the files are.
 func (r *run) place() []string {
 	if r.address == "" {
 		return []string{"--dir", r.data}
@@ -53,7 +53,7 @@ func (r *run) place() []string {
 func (r *run) connectStore(m *member, address string) (err error) {
 	switch {
 	case r.objects != nil:
-		// Workers use the gateways by turns.
+		// Workers use the gateways in turn.
 		m.store, err = r.link(address, r.objects.Targets[len(r.workers)%len(r.objects.Targets)], objectProtocol{})
 	case r.address == "mongodb:":
 		m.store = m.link
@@ -63,7 +63,7 @@ func (r *run) connectStore(m *member, address string) (err error) {
 	return err
 }
 
-// files is what tells a worker where its files are. Its URL is url.
+// files returns the arguments that tell a worker where its files are. Its URL is url.
 func (r *run) files(m *member, url string) []string {
 	switch {
 	case r.objects != nil:
@@ -74,10 +74,10 @@ func (r *run) files(m *member, url string) []string {
 	return r.place()
 }
 
-// queueDir is where an embedded database is.
+// queueDir is the directory of an embedded database.
 func (r *run) queueDir() string { return filepath.Join(r.dir, "queue") }
 
-// node makes a worker's host.
+// node creates a worker's host.
 func (r *run) node(m *member) (err error) {
 	if m.node, err = kit.NewNode(m.name, r.programs.dir); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (r *run) node(m *member) (err error) {
 		}
 	})
 	if r.backend == "sqlite" {
-		// The queue has no server: all share this one directory in its place.
+		// The queue has no server: all hosts share this one directory in its place.
 		if err := m.node.Mount(r.queueDir()); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func (r *run) slots(ctx context.Context) (s slots.Store, closing func(), err err
 	return s, closing, err
 }
 
-// copySlots copies the slots of a file, and makes one file of them. fs.ErrNotExist: there is no such generation.
+// copySlots copies the slots of a file into one file. fs.ErrNotExist: there is no such generation.
 func (r *run) copySlots(ctx context.Context, typ string, generation uint64, to string) error {
 	s, closing, err := r.slots(ctx)
 	if err != nil {

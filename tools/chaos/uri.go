@@ -15,9 +15,10 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// A URI of MongoDB is taken apart by hand: it may name several hosts, which net/url does not know.
+// A MongoDB URI is parsed by hand: it may name several hosts, which net/url does not support.
 
-// splitURI returns what stands before, in and behind the hosts: "mongodb://user@", "a:1,b:2", "/db?options".
+// splitURI returns the parts before the hosts, the hosts, and the part after them: "mongodb://user@",
+// "a:1,b:2", "/db?options".
 func splitURI(uri string) (before, hosts, behind string, err error) {
 	rest, ok := strings.CutPrefix(uri, "mongodb://")
 	if !ok {
@@ -50,7 +51,7 @@ func inDatabase(uri, name string) (string, error) {
 		if database == "" {
 			database = "admin"
 		}
-		add("authSource=" + database) // what the path said before
+		add("authSource=" + database) // as the path said before
 	}
 	add("directConnection=true")
 	return before + hosts + "/" + name + "?" + query, nil
@@ -89,7 +90,7 @@ func replicaSet(ctx context.Context, uri, database string) (string, error) {
 func through(uri, host string) string {
 	before, _, behind, err := splitURI(uri)
 	if err != nil {
-		return uri // inDatabase has seen it before
+		return uri // inDatabase has already parsed it
 	}
 	return before + host + behind
 }

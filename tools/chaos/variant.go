@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/tools/internal/overlay"
 )
 
-// variant is the product with some lines of its source, or of Go's own, replaced in the build (go build -overlay): where there is no way
-// to do something to a program from outside, and to show what happens without a safety rule.
+// variant is the product with some lines of its source, or of Go's own, replaced in the build (go build -overlay): for what cannot be done
+// to a program from outside, and to show what happens without a safety rule.
 type variant struct {
 	text  string
 	edits []edit
@@ -25,7 +25,7 @@ type variant struct {
 	rewrite func(source string) string // of every file of the product
 }
 
-// product are the directories of what rewrite is for.
+// product are the directories that rewrite applies to.
 var product = []string{".", "cmd", "internal/backlog", "internal/sqlitedb", "lock", "queue", "storage", "worker"}
 
 var timeNow = regexp.MustCompile(`\btime\.Now\b`)
@@ -36,12 +36,12 @@ func clockRewrite(source string) string {
 	}
 	source = timeNow.ReplaceAllString(source, "chaosclock.Now")
 	source = packageClause.ReplaceAllString(source, `$0; import "github.com/fencepost/fencepost/internal/chaosclock"`)
-	return source + "\nvar _ time.Duration\n" // there may be no other use of the import
+	return source + "\nvar _ time.Duration\n" // the import may have no other use
 }
 
 var packageClause = regexp.MustCompile(`(?m)^package \w+`)
 
-// sources lists the files that rewrite is for.
+// sources lists the files that rewrite applies to.
 func sources(module string) (files []string, err error) {
 	for _, dir := range product {
 		err = errors.Join(err, filepath.WalkDir(filepath.Join(module, dir), func(path string, d fs.DirEntry, err error) error {
@@ -62,15 +62,15 @@ func sources(module string) (files []string, err error) {
 // edit replaces a text that must be in the file exactly once.
 type edit struct{ file, old, new string }
 
-// clockFile and historyDir tell a variant's programs what to do.
+// clockFile and historyDir configure a variant's programs.
 const (
-	clockFile  = "CHAOS_CLOCK"   // a file that holds by how many seconds the wall clock is wrong
-	historyDir = "CHAOS_HISTORY" // a directory for what is done to locks
+	clockFile  = "CHAOS_CLOCK"   // a file with the offset of the wall clock in seconds
+	historyDir = "CHAOS_HISTORY" // a directory for the histories of locks
 )
 
 var variants = map[string]variant{
-	// A static Go program asks the kernel for the time, through no library that could be replaced, and the kernel's wall clock is
-	// everybody's. So all that the product itself asks for the time goes through a function that shifts the wall clock's part of the answer.
+	// A static Go program gets the time from the kernel, through no library that could be replaced, and all processes share the kernel's
+	// wall clock. So every time that the product itself reads goes through a function that shifts the wall clock part.
 	"clock": {
 		text:    "the wall clock is wrong by what a file says",
 		rewrite: clockRewrite,
@@ -117,7 +117,7 @@ func recorded(store lock.Store) lock.Store {
 	},
 }
 
-// rules are safety rules that workers can be built without. Each has to be noticed.
+// rules are safety rules that workers can be built without. The loss of each must be noticed.
 var rules = map[string]variant{
 	"contiguity": {
 		text:  "a message that is in the file already is not appended again",

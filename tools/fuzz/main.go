@@ -1,5 +1,6 @@
-// Command fuzz runs every fuzz target of this repository, one after the other, and prints a table of the runs for docs/fuzzing.md. It finds the
-// targets in the source, so it forgets none. It stops at the first finding: go test leaves the input in testdata/fuzz beside the target.
+// Command fuzz runs every fuzz target of this repository, one after another, and prints a table of the runs for docs/fuzzing.md. It finds
+// the targets in the source, so none is forgotten. It stops at the first finding: go test leaves the input in testdata/fuzz beside the
+// target.
 package main
 
 import (
@@ -103,12 +104,12 @@ func targets(root string) (all []target, err error) {
 	return all, err
 }
 
-// result is what one target did.
+// result is the outcome of one target.
 type result struct {
-	elapsed     time.Duration // without building it
+	elapsed     time.Duration // without the build
 	executions  uint64
-	interesting uint64 // inputs that reached code which none before them had reached
-	corpus      uint64 // of them and those of earlier runs
+	interesting uint64 // inputs that reached code which no earlier one had reached
+	corpus      uint64 // including those of earlier runs
 	outcome     string
 }
 
@@ -120,8 +121,8 @@ func (r result) row(t target) string {
 
 // fuzz runs a target.
 func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error) {
-	// In its directory, because it may be in a module of its own. Go would take up to a minute to make each interesting input smaller, and a slow target
-	// would do nothing else.
+	// Run in its directory, because it may be in its own module. Go would spend up to a minute minimising each interesting input, and a
+	// slow target would do nothing else.
 	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", "5s", ".")
 	cmd.Dir = filepath.FromSlash(t.dir)
 	text, err := cmd.CombinedOutput()
@@ -134,7 +135,7 @@ func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error
 		r.outcome = "**found something**"
 	case err != nil:
 		r.outcome = "**did not run to its end**"
-	case r.executions == 0: // go test has no such target, say
+	case r.executions == 0: // go test has no such target, for example
 		r.outcome, err = "**did not run**", errors.New("go test has executed nothing")
 	}
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"strings"
 )
 
-// programs are what is shipped.
+// programs are the shipped programs.
 var programs = []string{"./cmd/worker", "./cmd/producer", "./cmd/fencepost"}
 
-// accepted licences ask for a notice, and nothing of the programs as a whole. Each is known by a sentence that no other one has.
+// accepted licences require a notice, and nothing of the programs as a whole. Each is recognised by a sentence that no other one has.
 var accepted = []struct{ name, sentence string }{
 	{"Apache-2.0", "Apache License Version 2.0, January 2004"},
 	{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation files"},
@@ -32,14 +32,14 @@ var accepted = []struct{ name, sentence string }{
 	{"public domain", "has been dedicated to the public domain by the authors"},
 }
 
-// refused are words of licences that reach further than their own files; a text that has both is looked at by a person.
+// refused matches words of licences that reach further than their own files. A person has to look at a text that contains one of them.
 var refused = regexp.MustCompile(`(?i)gnu (affero |lesser )?general public license|server side public license|business source license|commons clause`)
 
-// secondary is where the text of MPL-2.0 itself names others.
+// secondary is the passage in which MPL-2.0 itself names other licences.
 const secondary = "means either the GNU General Public License, Version 2.0, the GNU Lesser General Public License, Version 2.1, " +
 	"the GNU Affero General Public License, Version 3.0, or any later versions of those licenses."
 
-// module is what go list tells of one.
+// module is the output of go list for one module.
 type module struct {
 	Path, Version, Dir string
 	Main               bool
@@ -62,7 +62,7 @@ func main() {
 	}
 }
 
-// modules lists what the packages are made of on Linux, and Go itself, whose standard library is in them too.
+// modules lists the modules that the packages contain on Linux, and Go itself, whose standard library they contain as well.
 func modules(packages ...string) ([]module, error) {
 	golist := func(args ...string) ([]byte, error) {
 		cmd := exec.Command("go", args...)
@@ -95,7 +95,7 @@ func modules(packages ...string) ([]module, error) {
 	return append(mods, module{Path: "the Go standard library", Version: version, Dir: root}), nil
 }
 
-// licenceFile is what authors call such files.
+// licenceFile matches the usual names of licence files.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)([.-].*)?$`)
 
 // texts returns the licences and notices of a module by file name.
@@ -116,7 +116,7 @@ func (m module) texts() (map[string]string, error) {
 		texts[e.Name()] = string(b)
 	}
 	if len(texts) == 0 {
-		// Distributions put Go's licence elsewhere than its archive does; it is the one of golang.org/x/sys.
+		// Some distributions put Go's licence elsewhere than the official archive does; it is the same as that of golang.org/x/sys.
 		if m.Path == "the Go standard library" {
 			return map[string]string{"LICENSE": "The licence of golang.org/x/sys, above.\n"}, nil
 		}

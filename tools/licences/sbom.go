@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// A software bill of materials in CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/. Only what Go knows for certain is in it.
+// A software bill of materials in CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/. It contains only what Go knows for
+// certain.
 type (
 	bom struct {
 		Format     string      `json:"bomFormat"`
@@ -62,7 +63,7 @@ func newComponent(kind, path, version string, licences []string) component {
 	return c
 }
 
-// writeBOM lists what the built programs say that they contain. Each module has to be among mods, whose licences are known.
+// writeBOM lists the modules recorded in the built programs. Each must be among mods, whose licences are known.
 func writeBOM(w io.Writer, mods []module, built []string) error {
 	if len(built) == 0 {
 		return errors.New("-sbom: name the built programs")

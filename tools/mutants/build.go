@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/tools/internal/overlay"
 )
 
-// buildAll compiles the mutants, and runs no test: that takes a second or two each.
+// buildAll compiles the mutants without running tests: that takes a second or two each.
 func buildAll(ctx context.Context, root string, rules []rule, parallel int) error {
 	tmp, err := os.MkdirTemp("", "fencepost-mutants-")
 	if err != nil {
@@ -62,7 +62,7 @@ func (r rule) build(ctx context.Context, root, dir string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", list, "-o", os.DevNull, ".")
-	cmd.Dir = filepath.Join(root, filepath.Dir(r.file)) // perhaps in a module of its own
+	cmd.Dir = filepath.Join(root, filepath.Dir(r.file)) // it may be in its own module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}

@@ -1,11 +1,11 @@
-// Command mutants shows that the tests detect the loss of each safety rule: it removes one rule after the other from
-// the code, and for each the tests named in the table must fail.
+// Command mutants shows that the tests detect the loss of each safety rule: it removes one rule after another from the
+// code, and for each the tests named in the table must fail.
 //
 //	go run ./tools/mutants [-list] [-fast] [-build] [-run REGEXP] [-p N]
 //
 // A mutant is a small change of one source file. The go command gets it with -overlay, so the tree stays unchanged and
-// the product needs no switches. A mutant must compile, and a test must report a failure: a failed build or a test
-// that does not end proves nothing. The same tests must pass without a mutant.
+// the product needs no switches. A mutant must compile, and a test must report a failure: a failed build or a test that
+// does not end proves nothing. The same tests must pass without a mutant.
 //
 // It prints a line per mutant and exits with 1 if one survives. The table is in rules_*.go; TestTable keeps it complete.
 package main

@@ -12,31 +12,31 @@ import (
 	"time"
 )
 
-// rule is a safety rule, and what shows that it is needed. There are three kinds: mutants, which have a text to replace;
-// rules that a test of their package switches off itself; and rules of which no test can tell.
+// rule is a safety rule, and the evidence that it is needed. There are three kinds: mutants, which have a text to replace; rules that a
+// test of their package switches off itself; and rules that no test can check.
 type rule struct {
-	file string // which keeps the rule
-	rule string // what follows "rule: " in a comment of the file, or a part of it; or another sentence
+	file string // the file that implements the rule
+	rule string // the text after "rule: " in a comment of the file, or part of it; or another sentence
 
-	old, new string // what drops it: old occurs once in file
-	also     []edit // what has to change with it
-	how      string // said where a rule can be dropped in several ways
+	old, new string // the replacement that removes it: old occurs once in file
+	also     []edit // what must change with it
+	how      string // set if a rule can be removed in several ways
 
-	in       string        // the package of the tests, when it is not that of the file
+	in       string        // the package of the tests, if it is not that of the file
 	tests    string        // names of tests, joined by |, as for go test -run; " & " joins patterns, each of which must notice by itself
 	open     bool          // no test is known to notice it: the next one to write, or the mutant changes nothing
 	long     bool          // without -short
-	args     []string      // more, for the tests with the mutant
-	hangs    bool          // without the rule the tests may wait for ever, so running out of time counts
+	args     []string      // additional ones, for the tests with the mutant
+	hangs    bool          // without the rule the tests may wait forever, so a timeout counts
 	timeout  time.Duration // defaults to two minutes
-	untested string        // why nothing here can show it
-	sim      bool          // the simulation notices it, too: there is an entry of its own for that
+	untested string        // why no test can show it
+	sim      bool          // the simulation also notices it: it has its own entry for that
 }
 
-// edit puts new in the place of old, which occurs once in file.
+// edit replaces old, which occurs once in file, with new.
 type edit struct{ file, old, new string }
 
-// table returns the entries: one for each rule and each of its patterns of tests. What the simulation plays comes last, so that onePerPackage
+// table returns the entries: one for each rule and each of its patterns of tests. Those of the simulation come last, so that onePerPackage
 // prefers the tests of the package.
 func table() (all []rule) {
 	var simulated []rule
@@ -59,7 +59,7 @@ func table() (all []rule) {
 	return append(all, simulated...)
 }
 
-// and returns how the rule is dropped, and what more tells the entry from others.
+// and returns how the rule is removed, and what else distinguishes the entry from others.
 func (r rule) and(more string) string { return strings.TrimPrefix(r.how+", "+more, ", ") }
 
 func (r rule) String() string {
@@ -82,7 +82,7 @@ func (r rule) where() string {
 	return path.Dir(r.file)
 }
 
-// pattern returns r.tests for -run: each name matches itself only.
+// pattern returns r.tests for -run: each name matches only itself.
 func (r rule) pattern() string {
 	var parts []string
 	for name := range strings.SplitSeq(r.tests, "|") {
@@ -111,7 +111,7 @@ func (r rule) limit() time.Duration {
 	return 2 * time.Minute
 }
 
-// check finds out whether the entry fits the tree at root.
+// check reports whether the entry fits the tree at root.
 func (r rule) check(root string) error {
 	problem := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %s; correct its entry in tools/mutants", r, fmt.Sprintf(format, args...))
@@ -151,7 +151,7 @@ func (r rule) check(root string) error {
 	return nil
 }
 
-// patched returns the texts of the files without the rule. check has found the places.
+// patched returns the texts of the files without the rule. check has verified the places.
 func (r rule) patched(root string) (texts map[string]string, err error) {
 	texts = map[string]string{}
 	for _, e := range r.edits() {

@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/tools/internal/seeded"
 )
 
-// verdict is what a test run says.
+// verdict is the outcome of a test run.
 type verdict struct {
 	passed, skipped []string // top-level tests
 	failed          []string // any tests
@@ -31,7 +31,7 @@ type verdict struct {
 
 var result = regexp.MustCompile(`(?m)^( *)--- (PASS|FAIL|SKIP): (\S+)`)
 
-// try runs the tests of the rules without a mutant first, and then with each.
+// try runs the tests of the rules first without a mutant, and then with each.
 func try(ctx context.Context, root string, rules []rule, parallel int) error {
 	tmp, err := os.MkdirTemp("", "fencepost-mutants-")
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *trier) baseline(ctx context.Context, s suite, names []string) baseline 
 	return baseline{passed: v.passed, skipped: v.skipped}
 }
 
-// one tries one mutant and prints what came out.
+// one tries one mutant and prints the outcome.
 func (t *trier) one(ctx context.Context, i int, r rule, b baseline) {
 	started := time.Now()
 	outcome, detail := t.judge(ctx, r, b)
@@ -178,7 +178,7 @@ func (t *trier) one(ctx context.Context, i int, r rule, b baseline) {
 const (
 	killed   = "killed"
 	survived = "SURVIVED"
-	skipped  = "skipped" // for want of a server or a tool, as the test says
+	skipped  = "skipped" // for lack of a server or a tool, as the test says
 	unjudged = "UNCLEAR"
 	open     = "open"
 )
@@ -232,13 +232,13 @@ func (t *trier) judge(ctx context.Context, r rule, b baseline) (outcome, detail 
 	return unjudged, "the tests ended without a verdict\n" + tail(v.output)
 }
 
-// failedSchedule is what the simulation says of the one that failed.
+// failedSchedule matches the simulation's report of the schedule that failed.
 var failedSchedule = regexp.MustCompile(`: seed (\d+):\n *(.*)`)
 
 var panicLine = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
 
-// apply returns the files that the mutant changes, or, when they are none of Go's, writes a copy of their directory into dir, in which
-// to run the tests.
+// apply returns the files that the mutant changes. If they are not Go files, it instead writes a copy of their directory into dir, in
+// which to run the tests.
 func (t *trier) apply(r rule, dir string) (files overlay.Files, cwd string, err error) {
 	texts, err := r.patched(t.root)
 	if err != nil {
@@ -246,7 +246,7 @@ func (t *trier) apply(r rule, dir string) (files overlay.Files, cwd string, err 
 	}
 	cwd = filepath.Join(t.root, r.where())
 	if !strings.HasSuffix(r.file, ".go") {
-		// Below the same number of directories, so that ../.. is a place that there is.
+		// At the same directory depth, so that ../.. exists.
 		copied := filepath.Join(dir, filepath.Dir(r.file))
 		if err := os.CopyFS(copied, os.DirFS(filepath.Join(t.root, filepath.Dir(r.file)))); err != nil {
 			return nil, "", err
@@ -260,8 +260,8 @@ func (t *trier) apply(r rule, dir string) (files overlay.Files, cwd string, err 
 	return files, cwd, nil
 }
 
-// compile builds the tests of the package in dir with files in the place of others: the simulation's with a library of its own, with
-// which a schedule is the same each time. Vet is for the real code.
+// compile builds the tests of the package in dir with files in place of others. The simulation's tests get a patched library, with
+// which schedules are reproducible. Vet is for the real code.
 func (t *trier) compile(ctx context.Context, binary, dir string, files overlay.Files) (out []byte, err error) {
 	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary} // linking takes most of the time
 	if dir == simulation {
@@ -281,16 +281,16 @@ func (t *trier) compile(ctx context.Context, binary, dir string, files overlay.F
 		args = append(args, "-overlay", overlay)
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
-	cmd.Dir = filepath.Join(t.root, dir) // perhaps in a module of its own
+	cmd.Dir = filepath.Join(t.root, dir) // it may be in its own module
 	return cmd.CombinedOutput()
 }
 
-// run runs tests that are compiled. The binary itself ends when time is over; if it does not even do that, it is killed.
+// run runs compiled tests. The binary itself ends when its time is over; if it does not, it is killed.
 func (t *trier) run(ctx context.Context, binary, dir, pattern string, long bool, limit time.Duration, more ...string) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+time.Minute)
 	defer cancel()
 	if b, err := os.ReadFile(binary); err == nil && bytes.Contains(b, []byte("rapid.nofailfile")) {
-		more = append(more, "-rapid.nofailfile") // or it notes in the tree what has failed
+		more = append(more, "-rapid.nofailfile") // otherwise it records failures in the tree
 	}
 	args := []string{"-test.run=" + pattern, "-test.v", "-test.failfast", "-test.timeout=" + limit.String()}
 	if !long {
@@ -303,7 +303,7 @@ func (t *trier) run(ctx context.Context, binary, dir, pattern string, long bool,
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what a test that ended early has left running
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // processes that a test left running because it ended early
 	}
 	v := verdict{ok: err == nil, output: out, timeout: bytes.Contains(out, []byte("panic: test timed out after")) || ctx.Err() != nil}
 	for _, m := range result.FindAllSubmatch(out, -1) {

@@ -1,11 +1,11 @@
-// Command sim plays schedules of the simulation: as many at a time as there are processors, each in its own process, with a standard
-// library whose random choices come from the seed.
+// Command sim plays schedules of the simulation: as many concurrently as there are processors, each in its own process, with a
+// standard library whose random choices come from the seed.
 //
 //	go run ./tools/sim -schedules 100000
-//	go run ./tools/sim -seed 47           # one, with everything that happens in it
+//	go run ./tools/sim -seed 47           # one schedule, with everything that happens in it
 //	go run ./tools/sim -schedules 1 -mutants all
 //
-// Afterwards it has tools/mutants remove safety rules, one by one; the schedules must detect each.
+// Afterwards it lets tools/mutants remove safety rules, one by one; the schedules must detect each.
 package main
 
 import (
@@ -76,7 +76,7 @@ func run() error {
 		}
 		tests := simulation
 		if i == 0 {
-			tests = "." // also that the same seed is the same history
+			tests = "." // also checks that the same seed gives the same history
 		}
 		all.Go(func() { failed[i] = play(i, tests, "-schedules", fmt.Sprint(n), "-first", fmt.Sprint(from)) })
 	}

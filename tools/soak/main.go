@@ -102,7 +102,7 @@ func optionsFor(o *settings, worker, url, dir string) soakOptions {
 		every: max(o.duration/360, 250*time.Millisecond), rest: min(time.Minute, o.duration/8), out: os.Stdout}
 }
 
-// report prints what became of a run, also of one that failed, and says whether it did.
+// report prints the outcome of a run, even of a failed one, and returns an error if the run failed.
 func report(name string, out *outcome, err error) error {
 	if out == nil {
 		return err

@@ -33,12 +33,12 @@ const (
 
 var (
 	names = [figures]string{"memory", "heap", "goroutines", "open files", "connections", "documents"}
-	// slack is what a figure may differ by at two times without having grown: sessions come and go, and the collector
-	// gives memory back when it likes. A leak of a byte per message, or of a goroutine per session, is far more in half an hour.
+	// slack is how much a figure may differ between two times without having grown: sessions come and go, and the collector
+	// returns memory when it likes. A leak of a byte per message, or of a goroutine per session, is far more in half an hour.
 	slack = [figures]float64{24 << 20, 24 << 20, 150, 40, 24, 400}
 )
 
-// relativeSlack is allowed in addition, as a part of what there was.
+// relativeSlack is allowed in addition, as a fraction of the earlier value.
 const relativeSlack = 0.15
 
 // sample is all figures at one time.
@@ -47,7 +47,7 @@ type sample struct {
 	values [figures]float64
 }
 
-// sample asks the worker, the kernel about the worker, and the backend.
+// sample reads the figures from the worker, from the kernel about the worker, and from the backend.
 func (w *workerProcess) sample(ctx context.Context, count func(context.Context) (int64, error)) (s sample, err error) {
 	s.at = time.Now()
 	text, err := w.metrics(ctx)
@@ -84,7 +84,7 @@ func (w *workerProcess) sample(ctx context.Context, count func(context.Context) 
 	return s, err
 }
 
-// value is the last word of a line.
+// value returns the last word of a line.
 func value(line string) (float64, error) {
 	words := strings.Fields(line)
 	return strconv.ParseFloat(words[len(words)-1], 64)
@@ -136,8 +136,8 @@ func counter(b *fencepost.Backend, url string) (count func(context.Context) (int
 	}, db.Close, nil
 }
 
-// change is what became of a figure: its medians in the second and in the last quarter of a run. In the first one
-// everything is still being made.
+// change compares a figure's medians in the second and in the last quarter of a run. In the first quarter everything is still
+// being created.
 type change struct {
 	figure       figure
 	before, then float64

@@ -4,7 +4,7 @@
 //	go run ./tools/soak --duration 30m --url mongodb://host/?directConnection=true
 //
 // The load is small and varied: every second a few types get a burst, and a quarter of the types, a different one every minute,
-// gets nothing for long enough to be released, so that sessions end and begin all the time. In the end everything must be
+// gets nothing for long enough to be released, so that sessions end and begin all the time. At the end everything must be
 // drained, and every file is verified. The worker is the real program, in its own process.
 package main
 
@@ -33,13 +33,13 @@ import (
 
 const (
 	idleTimeout  = 30 * time.Second // of the worker
-	dedupeWindow = time.Minute      // of the worker: so long it remembers idempotency keys
+	dedupeWindow = time.Minute      // of the worker: how long it remembers idempotency keys
 	drainWithin  = 3 * time.Minute
 	burst        = 20 // messages
-	keyed        = 5  // of them so many have an idempotency key
+	keyed        = 5  // this many of them have an idempotency key
 )
 
-// soakOptions are those of a run against one backend.
+// soakOptions configures a run against one backend.
 type soakOptions struct {
 	worker   string // the program
 	url      string
@@ -48,8 +48,8 @@ type soakOptions struct {
 	rate     int // messages per second, of all types together
 	size     int // of a payload, in bytes
 	duration time.Duration
-	every    time.Duration // a sample
-	rest     time.Duration // the types that get nothing are others after this long
+	every    time.Duration // between samples
+	rest     time.Duration // how long the same types get nothing
 	out      io.Writer
 }
 
@@ -61,7 +61,7 @@ type outcome struct {
 	sessions  string // of the worker
 }
 
-// soak runs the load against one backend to its end. Whether anything grew is another question: see growth.
+// soak runs the load against one backend to its end. It does not decide whether anything grew: see growth.
 func soak(ctx context.Context, o soakOptions) (out *outcome, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -128,7 +128,7 @@ func soak(ctx context.Context, o soakOptions) (out *outcome, err error) {
 
 func (o *soakOptions) typeName(i int) string { return fmt.Sprintf("soak-%03d", i) }
 
-// load publishes until ctx ends. Messages under way are finished, on the context life.
+// load publishes until ctx ends. Messages in flight are finished, with the context life.
 func (o *soakOptions) load(ctx, life context.Context, p *queue.Publisher, published *int) error {
 	start := time.Now()
 	tick := time.NewTicker(burst * time.Second / time.Duration(o.rate))
@@ -140,7 +140,7 @@ func (o *soakOptions) load(ctx, life context.Context, p *queue.Publisher, publis
 			return nil
 		case <-tick.C:
 		}
-		// One quarter of the types rests.
+		// One quarter of the types is idle.
 		typ, resting := i%o.types, int(time.Since(start)/o.rest)%4
 		if typ*4/o.types == resting {
 			continue
@@ -221,21 +221,21 @@ func (o *soakOptions) verify(ctx context.Context) (messages uint64, err error) {
 	return messages, nil
 }
 
-// workerProcess is a worker of this binary.
+// workerProcess is a process of the worker program.
 type workerProcess struct {
 	cmd   *exec.Cmd
 	log   string
 	addr  string
-	told  chan struct{} // to stop
+	told  chan struct{} // when it is told to stop
 	ended chan struct{}
-	err   error // when ended
+	err   error // set when ended is closed
 }
 
 // buildWorker builds the worker program into dir.
 func buildWorker(dir string) (string, error) {
 	path := filepath.Join(dir, "worker")
 	cmd := exec.Command("go", "build", "-o", path, "github.com/fencepost/fencepost/cmd/worker")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the image has it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the worker: %w\n%s", err, out)
 	}
@@ -256,7 +256,7 @@ func startWorker(ctx context.Context, o soakOptions) (*workerProcess, error) {
 	defer log.Close()
 	w.cmd = exec.Command(o.worker, "--type", "soak-*", "--dir", o.dir, "--listen", "127.0.0.1:0",
 		"--idle-timeout", idleTimeout.String(), "--dedupe-window", dedupeWindow.String(), "--allow-overlay", "--log-format", "json")
-	w.cmd.Env = append(os.Environ(), "FENCEPOST_URL="+o.url) // the URL may have a password: nothing for ps
+	w.cmd.Env = append(os.Environ(), "FENCEPOST_URL="+o.url) // the URL may have a password, which ps must not show
 	w.cmd.Stdout, w.cmd.Stderr = log, log
 	if err := w.cmd.Start(); err != nil {
 		return nil, err
@@ -296,7 +296,7 @@ func (w *workerProcess) stop() error {
 	return nil
 }
 
-// metrics asks the worker.
+// metrics returns the worker's metrics.
 func (w *workerProcess) metrics(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -313,7 +313,7 @@ func (w *workerProcess) metrics(ctx context.Context) (string, error) {
 	return string(b), err
 }
 
-// metricSum adds up a counter's types.
+// metricSum adds up a counter over all types.
 func (w *workerProcess) metricSum(ctx context.Context, name string) (string, error) {
 	text, err := w.metrics(ctx)
 	if err != nil {
@@ -332,7 +332,7 @@ func (w *workerProcess) metricSum(ctx context.Context, name string) (string, err
 	return fmt.Sprint(int64(sum)), nil
 }
 
-// machine describes where a run was.
+// machine describes the machine of a run.
 func machine() string {
 	return fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.Version())
 }

@@ -11,10 +11,11 @@ import (
 	"strings"
 )
 
-// Files are texts by the paths of the files whose place they take: absolute, or relative to the directory in which the go command runs.
+// Files maps the paths of source files to the texts that replace them. Paths are absolute, or relative to the directory in which the go
+// command runs.
 type Files map[string]string
 
-// Edit replaces old, which must be there exactly once, in the file at path.
+// Edit replaces old, which must occur exactly once, in the file at path.
 func (f Files) Edit(path, old, new string) error {
 	text, ok := f[path]
 	if !ok {
@@ -31,8 +32,8 @@ func (f Files) Edit(path, old, new string) error {
 	return nil
 }
 
-// Write writes the files into dir/overlay, in place of what was there, and returns the path to give to -overlay. The files have names that
-// no tool takes for Go.
+// Write writes the files into dir/overlay, replacing earlier ones, and returns the path to pass to -overlay. The files have names that no
+// tool mistakes for Go.
 func (f Files) Write(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

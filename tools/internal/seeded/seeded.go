@@ -1,5 +1,4 @@
-// Package seeded patches the standard library for the simulation, so that a seed determines a
-// history.
+// Package seeded patches the standard library for the simulation, so that a seed determines a history.
 package seeded
 
 import (
@@ -11,13 +10,13 @@ import (
 	"github.com/fencepost/fencepost/tools/internal/overlay"
 )
 
-// A schedule is the same each time only if everything that is left to chance in Go itself is the seed's, too: which of several ready
-// cases a select takes, where the iteration of a map begins, the numbers of math/rand/v2, the order of timers of the same instant, and that
-// of the goroutines. The bubble has dice of its own for the former; the latter follow from running on one processor, without a
-// collection of garbage or the end of a time slice in between.
+// A schedule is reproducible only if everything that Go itself leaves to chance also follows from the seed: which of several ready cases a
+// select takes, where the iteration of a map begins, the numbers of math/rand/v2, the order of timers of the same instant, and that of the
+// goroutines. The former come from the bubble's own dice; the latter follows from running on one processor, without a garbage collection or
+// the end of a time slice in between.
 //
-// So the simulation is built with a few lines of the standard library changed (go build -overlay). Each change says what it takes the place
-// of; a version of Go in which that is not found is refused.
+// So the simulation is built with a few lines of the standard library changed (go build -overlay). Each change names the text that it
+// replaces; a version of Go that does not contain it is rejected.
 var patches = []struct{ file, old, new string }{
 	// The bubble's dice: splitmix64.
 	{"runtime/synctest.go", "	active  int // other sources of activity\n}\n", `	active  int // other sources of activity
@@ -40,8 +39,8 @@ func (b *synctestBubble) roll() uint64 {
 }
 `},
 	{"runtime/synctest.go", "		root:    gp,\n	}\n", "		root:    gp,\n		dice:    diceSeed,\n	}\n"},
-	// The order of maps, math/rand. Making a map takes no die, only iterating over it: what a process remembers for ever, such as how to
-	// encode a type of JSON, it makes in the first schedule that needs it, and in no other.
+	// The order of maps, math/rand. Only iterating over a map rolls the dice, not making one: what a process keeps permanently, such as how
+	// to encode a type as JSON, it makes in the first schedule that needs it, and in no other.
 	{"runtime/rand.go", "	mp := getg().m\n	c := &mp.chacha8\n", "	if getg().bubble != nil {\n		return 1\n	}\n	mp := getg().m\n	c := &mp.chacha8\n"},
 	{"runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand\n", `//go:linkname diceRand
 func diceRand() uint64 {
@@ -71,15 +70,15 @@ func diceRand() uint64 {
 	{"runtime/time.go", "			t.rand = cheaprand()\n", "			t.rand = uint32(getg().bubble.roll())\n"},
 	// Time slices: 10 s instead of 10 ms.
 	{"runtime/proc.go", "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n", "const forcePreemptNS = 10 * 1000 * 1000 * 1000\n"},
-	// Waiting for a mutex is waiting for its holder, which may wait for time: a writer of package storage that is stopped in the middle of a
-	// write. And no waiter becomes impatient by the real clock.
+	// Waiting for a mutex is waiting for its holder, which may wait for time: a writer of package storage that is stopped in the middle of
+	// a write. And no waiter starves by the real clock.
 	{"runtime/runtime2.go", "	waitReasonSyncCondWait:          true,\n", `	waitReasonSyncCondWait:          true,
 	waitReasonSyncMutexLock:         true,
 	waitReasonSyncRWMutexLock:       true,
 	waitReasonSyncRWMutexRLock:      true,
 `},
 	{"internal/sync/mutex.go", "	starvationThresholdNs = 1e6\n", "	starvationThresholdNs = 1e18\n"},
-	// The children of a context end in the order in which they were born. In a map they would be in that of their addresses.
+	// The children of a context end in the order of their creation. In a map the order would be that of their addresses.
 	{"context/context.go", "	children map[canceler]struct{} // set to nil by the first cancel call\n", "	children map[canceler]uint64 // set to nil by the first cancel call\n	births   uint64\n"},
 	{"context/context.go", "				p.children = make(map[canceler]struct{})\n", "				p.children = make(map[canceler]uint64)\n"},
 	{"context/context.go", "			p.children[child] = struct{}{}\n", "			p.births++\n			p.children[child] = p.births\n"},
@@ -92,11 +91,11 @@ func diceRand() uint64 {
 	}
 	for _, child := range inOrder {
 `},
-	// The number of the process is in the fences of files.
+	// The process ID is in the fences of files.
 	{"os/exec.go", "func Getpid() int { return syscall.Getpid() }\n", "func Getpid() int { return 4711 }\n"},
 }
 
-// Tag is the build tag of what the patches make possible.
+// Tag is the build tag of code that needs the patches.
 const Tag = "dice"
 
 // Library returns the patched files of the standard library.
