@@ -45,7 +45,7 @@ func main() {
 			os.Exit(code)
 		}
 	}
-	// Only the first signal counts: what is mounted must be unmounted.
+	// Only the first signal counts: mounted file systems must be unmounted.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -147,7 +147,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 	return write(*out, suites[i].name, section, result.Plots)
 }
 
-// command returns the command line without what it tells about this machine.
+// command returns the command line without what it reveals about this machine.
 func command(name string, flags *flag.FlagSet) string {
 	c := "go run . " + name
 	flags.Visit(func(f *flag.Flag) {

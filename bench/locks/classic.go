@@ -16,14 +16,14 @@ import (
 )
 
 // Classic is the MongoDB lock as it is usually written: insert a document under a unique index, delete it to release, let a
-// TTL index remove what a crashed holder left behind. It is here to be compared with, by benchmarks and by the tests that
-// show what it cannot do. Do not protect anything with it:
+// TTL index remove the documents of crashed holders. It exists for comparison, by benchmarks and by the tests that show
+// what it cannot do. Do not protect anything with it:
 //
-//   - A lock whose holder died stays until the server's sweeper comes by, which is up to a minute after the expiry.
-//   - The expiry is the holder's wall clock. A clock that is behind frees the lock under its holder's hands.
-//   - A holder that has outlived its expiry is not told, and its Release frees the lock of whoever holds it then.
-//   - The document is gone after a release, and a counter in it begins again: there is no fencing token.
-//   - When the answer to an acquisition is lost the lock is held by nobody, until the expiry.
+//   - A lock whose holder died stays until the server's next TTL sweep, which is up to a minute after the expiry.
+//   - The expiry is by the holder's wall clock. A clock that is behind frees the lock while its holder still has it.
+//   - A holder that has outlived its expiry is not notified, and its Release frees the lock of its successor.
+//   - The document is gone after a release, and a counter in it starts again: there is no fencing token.
+//   - If the answer to an acquisition is lost, the lock stays held without a holder until the expiry.
 //
 // The Locker of package lock over the store of package mongolock has none of these failures, and is no slower.
 type Classic struct {
@@ -31,7 +31,7 @@ type Classic struct {
 	o     ClassicOptions
 }
 
-// ClassicOptions of NewClassic. The zero value is ready to use.
+// ClassicOptions configures NewClassic. The zero value is ready to use.
 type ClassicOptions struct {
 	Collection string           // defaults to DefaultClassicCollection
 	Expiry     time.Duration    // defaults to a minute
@@ -48,7 +48,7 @@ const (
 	classicPoll   = 100 * time.Millisecond
 )
 
-// classicDocument stands for a lock that is held.
+// classicDocument represents a held lock.
 type classicDocument struct {
 	Name     string    `bson:"_id"`
 	Token    int64     `bson:"token"`
@@ -80,13 +80,13 @@ func NewClassic(ctx context.Context, db *mongo.Database, o ClassicOptions) (*Cla
 	return c, nil
 }
 
-// ClassicLock is a lock that was acquired, and may not be held any more: there is no way to know.
+// ClassicLock is a lock that was acquired, and may no longer be held: there is no way to know.
 type ClassicLock struct {
 	c   *Classic
 	doc classicDocument
 }
 
-// TryAcquire takes the lock if there is no document of it; otherwise the error is lock.ErrHeld.
+// TryAcquire takes the lock if it has no document; otherwise the error is lock.ErrHeld.
 func (c *Classic) TryAcquire(ctx context.Context, name string) (*ClassicLock, error) {
 	doc := classicDocument{Name: name, Token: 1, ExpireAt: c.o.Clock().Add(c.o.Expiry)}
 	var err error
@@ -96,7 +96,7 @@ func (c *Classic) TryAcquire(ctx context.Context, name string) (*ClassicLock, er
 		_, err = c.locks.InsertOne(ctx, doc)
 	}
 	switch {
-	case mongo.IsDuplicateKeyError(err): // with upsert: two were about to insert at the same time
+	case mongo.IsDuplicateKeyError(err): // with upsert: two concurrent inserts
 		return nil, fmt.Errorf("classic lock %q: %w", name, lock.ErrHeld)
 	case err != nil:
 		return nil, fmt.Errorf("classic lock %q: %w", name, err)
@@ -111,14 +111,14 @@ func (c *Classic) upsert(ctx context.Context, doc classicDocument) error {
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.Before)).Err()
 	switch {
 	case errors.Is(err, mongo.ErrNoDocuments):
-		return nil // there was none, so there is one now, and it is ours
+		return nil // there was none, so it was inserted, by this call
 	case err != nil:
 		return err
 	}
 	return lock.ErrHeld
 }
 
-// Acquire tries again and again until the lock is free or ctx ends.
+// Acquire retries until the lock is free or ctx ends.
 func (c *Classic) Acquire(ctx context.Context, name string) (*ClassicLock, error) {
 	tick := time.NewTicker(c.o.Poll)
 	defer tick.Stop()
@@ -138,7 +138,7 @@ func (c *Classic) Acquire(ctx context.Context, name string) (*ClassicLock, error
 // Token is a counter in the lock's document: 1, each time.
 func (l *ClassicLock) Token() int64 { return l.doc.Token }
 
-// Release deletes the lock's document, whoever it belongs to by now.
+// Release deletes the lock's document, whichever holder it belongs to by now.
 func (l *ClassicLock) Release(ctx context.Context) error {
 	if _, err := l.c.locks.DeleteOne(ctx, bson.D{{Key: "_id", Value: l.doc.Name}}); err != nil {
 		return fmt.Errorf("classic lock %q: release: %w", l.doc.Name, err)

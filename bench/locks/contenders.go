@@ -27,7 +27,7 @@ const (
 
 // locker is one way to lock.
 type locker interface {
-	// acquire waits for the lock; try does not, and its error is lock.ErrHeld if somebody has it.
+	// acquire waits for the lock; try does not, and its error is lock.ErrHeld if the lock is held.
 	acquire(ctx context.Context, name string) (held, error)
 	try(ctx context.Context, name string) (held, error)
 	close(ctx context.Context) error
@@ -38,10 +38,10 @@ type held interface {
 	token() int64
 }
 
-// terms are what a holder gets.
+// terms are the terms of a holder.
 type terms struct {
 	Lease     time.Duration // of Fencepost; expiry of Classic. 0: the defaults of both
-	Elsewhere bool          // claim to be on another machine, so that nobody can prove this process dead
+	Elsewhere bool          // claim to be on another machine, so that no process can prove this one dead
 }
 
 func (t terms) owner() lock.Process {
@@ -51,7 +51,7 @@ func (t terms) owner() lock.Process {
 	return lock.Process{Host: "another-host", PID: 1, Instance: "bench", Boot: "another-boot", PIDNamespace: "another", Started: "1"}
 }
 
-// pollOnly hides what else a store can do: change streams.
+// pollOnly hides a store's other ability: change streams.
 type pollOnly struct{ lock.Store }
 
 // openLocker opens a contender on db.

@@ -16,12 +16,12 @@ import (
 // answerTimeout bounds every wait for a worker, unless something else is measured.
 const answerTimeout = 60 * time.Second
 
-// crew are worker processes, and what they say.
+// crew are worker processes, and their messages.
 type crew struct {
 	members []*member
 	said    chan message
 	over    chan struct{} // closed by stop
-	backlog []message     // said, and not yet asked for
+	backlog []message     // received, and not yet asked for
 }
 
 type member struct {
@@ -29,7 +29,7 @@ type member struct {
 	in  io.WriteCloser
 }
 
-// message is a line from a worker. Gone is the last one of each.
+// message is a line from a worker. Gone is the last one of each worker.
 type message struct {
 	from int
 	verb string
@@ -115,11 +115,11 @@ func (c *crew) tell(i int, format string, args ...any) error {
 	return err
 }
 
-// anyone stands for all workers in hear.
+// anyone means any worker, in hear.
 const anyone = -1
 
-// hear returns the next message with this verb, from the given worker or anyone, and keeps others for later. It fails when a
-// worker reports an error, or has ended without being asked to.
+// hear returns the next message with this verb, from the given worker or anyone, and keeps others for later. It fails if a
+// worker reports an error, or has ended without being told to.
 func (c *crew) hear(ctx context.Context, from int, verb string, patience time.Duration) (message, error) {
 	fits := func(m message) bool { return m.verb == verb && (from == anyone || m.from == from) }
 	for i, m := range c.backlog {
@@ -150,7 +150,7 @@ func (c *crew) hear(ctx context.Context, from int, verb string, patience time.Du
 
 var errNoAnswer = errors.New("no answer of a worker")
 
-// commands is how many commands the first n workers have sent to the server so far.
+// commands returns how many commands the first n workers have sent to the server so far.
 func (c *crew) commands(ctx context.Context, n int) (sum int64, err error) {
 	for i := range n {
 		if err := c.tell(i, "count"); err != nil {

@@ -16,7 +16,7 @@ import (
 // handOffContenders, the yardstick first.
 var handOffContenders = []string{nameInsert, nameFencepost}
 
-// hold is how long the lock is held between two hand-offs, on average, and how many are measured in a block.
+// hold is how long the lock is held between two hand-offs, on average, and how many hand-offs are measured in a block.
 type hold struct {
 	name  string
 	mean  time.Duration
@@ -26,7 +26,7 @@ type hold struct {
 // shortHold is the name of the short one.
 const shortHold = "20 ms"
 
-// cell is one measurement of hand-offs: what it was with, and what it gave.
+// cell identifies one measurement of hand-offs.
 type cell struct {
 	contender string
 	waiters   int
@@ -103,12 +103,12 @@ func (b *bench) measureHandOffs(ctx context.Context) (h handOffs, err error) {
 	return h, nil
 }
 
-// notMeasured returns how many hand-offs pass before those that count: each process has had the lock once. The measured lock goes
-// round, because its waiters take places in a queue when they have seen that.
+// notMeasured returns how many hand-offs pass before those that count: each process has had the lock once. The measured lock
+// circulates, because its waiters take places in a queue once they have seen that.
 func notMeasured(waiters int) int { return 1 + waiters }
 
-// handOffs has a lock go from worker to worker. It returns the times from the call of Release to the next grant, and how
-// many commands all workers together sent to the server per grant.
+// handOffs passes a lock from worker to worker. It returns the times from the call of Release to the next grant, and how many
+// commands all workers together sent to the server per grant.
 //
 // A worker that has passed the lock on waits for it again at once, so the number of waiters is constant.
 func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int, h hold) (took []time.Duration, commands float64, err error) {
@@ -120,7 +120,7 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 	if err != nil {
 		return nil, 0, err
 	}
-	// They start at random times, so that contenders that poll at a fixed interval do not all poll at the same time.
+	// They start at random times, so that contenders that poll at a fixed interval do not all poll simultaneously.
 	const spread = 200 * time.Millisecond
 	for i := 1; i <= waiters; i++ {
 		if err := errors.Join(server.Sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
-// idle is what a wait costs the server.
+// idle is the cost of a wait for the server.
 type idle struct {
 	what      string
 	contender string
-	lockers   int // as many processes would have
-	each      int // waiters of each
+	lockers   int // each stands for a process
+	each      int // waiters per locker
 	perSecond float64
 }
 

@@ -20,10 +20,10 @@ type recovery struct {
 	patience  time.Duration
 
 	took  []time.Duration
-	never int // not within patience
+	never int // did not recover within patience
 }
 
-// measureRecovery kills holders. Recoveries of a kind come one after the other, those of Classic all at the same time, and
+// measureRecovery kills holders. Recoveries of one kind run one after another, but those of Classic concurrently, and
 // while the others are measured: they only wait.
 func (b *bench) measureRecovery(ctx context.Context) ([]*recovery, error) {
 	const short = 2 * time.Second
@@ -58,7 +58,7 @@ func (b *bench) measureRecovery(ctx context.Context) ([]*recovery, error) {
 		if r == classic {
 			for k := range r.times {
 				wg.Go(func() {
-					_ = server.Sleep(ctx, time.Duration(k)*10*time.Second) // so that the sweep finds them at different ages
+					_ = server.Sleep(ctx, time.Duration(k)*10*time.Second) // so that the TTL sweep finds them at different ages
 					one(r, fmt.Sprintf("recovery-%d-%d", i, k))
 				})
 			}
@@ -74,7 +74,7 @@ func (b *bench) measureRecovery(ctx context.Context) ([]*recovery, error) {
 	return list, failed
 }
 
-// recover kills a process that holds a lock and returns the time until another one, which waits for it, gets it.
+// recover kills a process that holds a lock and returns the time until another process, which waits for it, gets it.
 func (b *bench) recover(ctx context.Context, r *recovery, name string) (time.Duration, error) {
 	c, err := b.newCrew(ctx, []string{r.contender}, r.victim, terms{Lease: r.victim.Lease})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type bench struct {
 	o             suite.Options
 	uri, database string
-	server        string // what it calls itself
+	server        string // its own description
 
 	mu      sync.Mutex
 	clients []*mongo.Client
@@ -107,7 +107,7 @@ func (b *bench) result() *suite.Result {
 	return &suite.Result{Markdown: s.String(), Plots: map[string]string{plotFile: b.plot()}}
 }
 
-// rounds is how many there were of hand-offs.
+// rounds is the number of rounds of hand-offs.
 func (b *bench) rounds() int {
 	for _, l := range b.handOffs.latencies {
 		return len(l)
@@ -138,7 +138,8 @@ func (b *bench) targets() string {
 	return report.Table([]string{"work", "target", "measured", ""}, rows)
 }
 
-// fasterThanClassic is how many times as fast as classic a hand-off must be: much faster with few waiters and short holds, and never slower.
+// fasterThanClassic is how many times faster than classic a hand-off must be: much faster with few waiters and short holds, and never
+// slower.
 func fasterThanClassic(waiters int, h hold) float64 {
 	if waiters <= 8 && h.name == shortHold {
 		return 5

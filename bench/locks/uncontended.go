@@ -17,11 +17,11 @@ import (
 // uncontended are the contenders, the yardstick first.
 var uncontended = []string{nameInsert, nameAgain, nameUpsert, nameLeast, nameStore, nameFencepost, nameNewNames, nameSQLite}
 
-// alone is the cost of acquiring and releasing a lock that nobody else wants.
+// alone is the cost of acquiring and releasing an uncontended lock.
 type alone struct {
 	times    measure.Times // of blocks
 	perBlock int
-	commands map[string]float64 // per acquisition with release; not of the embedded store
+	commands map[string]float64 // per acquisition with release; not for the embedded store
 }
 
 func (a *alone) each(name string) time.Duration {
@@ -32,9 +32,9 @@ func (a *alone) each(name string) time.Duration {
 type single struct {
 	name      string
 	main      locker
-	rival     locker // that of somebody else on the same server
+	rival     locker // a competitor's, on the same server
 	sent      *server.Sent
-	fresh     bool // a name of its own for each acquisition
+	fresh     bool // a new name for each acquisition
 	increment int64
 	count     int64 // acquisitions
 	lock      string
@@ -63,7 +63,8 @@ func (s *single) once(ctx context.Context) error {
 	return h.release(ctx)
 }
 
-// prove shows that the lock is one: while it is held a rival does not get it, afterwards it does.
+// prove shows that the lock is one: while it is held a rival does not get it, and afterwards it
+// does.
 func (s *single) prove(ctx context.Context) error {
 	name := s.next()
 	h, err := s.main.acquire(ctx, name)
@@ -86,7 +87,7 @@ func (s *single) prove(ctx context.Context) error {
 	return after.release(ctx)
 }
 
-// measureUncontended lets each contender acquire and release a lock of its own, in turns.
+// measureUncontended lets each contender acquire and release its own lock, in turns.
 func (b *bench) measureUncontended(ctx context.Context) (a alone, err error) {
 	plan := measure.Plan{Rounds: b.o.Rounds, Blocks: 4}
 	a = alone{perBlock: 16, commands: map[string]float64{}}
@@ -161,7 +162,7 @@ func (b *bench) openSingle(ctx context.Context, name string) (s *single, err err
 	return s, err
 }
 
-// open opens a contender with a client of its own, which lives until the end of the run.
+// open opens a contender with its own client, which lives until the end of the run.
 func (b *bench) open(ctx context.Context, contender string, t terms) (locker, *server.Sent, error) {
 	client, sent, err := server.Dial(b.uri)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
-// workerEnv has the workerConfig of a process that is a worker.
+// workerEnv holds the workerConfig of a process that is a worker.
 const workerEnv = "FENCEPOST_BENCH_LOCK_WORKER"
 
-// workerConfig is what a worker process is told at its start.
+// workerConfig is the configuration of a worker process.
 type workerConfig struct {
 	URI, Database string
 	Referee       string // a file that the holder locks, so that the kernel notices two holders
@@ -26,7 +26,8 @@ type workerConfig struct {
 	Terms         terms
 }
 
-// Worker reports whether this process was started as a worker of this suite. If so, it has been one, and must exit with code.
+// Worker reports whether this process was started as a worker of this suite. If so, it has run as one, and must exit with
+// code.
 func Worker() (code int, ok bool) {
 	text := os.Getenv(workerEnv)
 	if text == "" {
@@ -39,7 +40,7 @@ func Worker() (code int, ok bool) {
 	return 0, true
 }
 
-// worker does what it is told, line by line, until its input ends:
+// worker executes commands, line by line, until its input ends:
 //
 //	acquire <lock> <contender>   → granted <time> <token> | cancelled
 //	cancel
@@ -52,7 +53,7 @@ type worker struct {
 	sent    []*server.Sent
 	referee *os.File
 
-	mu     sync.Mutex // of what follows, and of out
+	mu     sync.Mutex // for the fields below, and for out
 	out    io.Writer
 	held   held
 	cancel context.CancelFunc
@@ -153,7 +154,7 @@ func (w *worker) say(format string, args ...any) {
 	fmt.Fprintf(w.out, format+"\n", args...)
 }
 
-// monotonic reads the clock that is the same for all processes, in nanoseconds.
+// monotonic returns the clock that is the same for all processes, in nanoseconds.
 func monotonic() int64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail with these arguments

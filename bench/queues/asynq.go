@@ -16,7 +16,7 @@ import (
 
 const asynqHow = "Enqueue, one at a time as there is no other way, "
 
-// asynq is Asynq on a Redis of its own.
+// asynq is Asynq on its own Redis.
 func (b *bench) asynq(ctx context.Context, ends *[]func() error) ([]*peer, string, error) {
 	list := []*peer{
 		{name: "Asynq, 1 worker", short: "Asynq 1", how: asynqHow + "from one goroutine; Concurrency 1", n: b.sized(500, 20)},
@@ -43,7 +43,7 @@ func (b *bench) asynq(ctx context.Context, ends *[]func() error) ([]*peer, strin
 	return list, "Redis " + rs.version + ", appendonly yes, appendfsync always where not said otherwise", nil
 }
 
-// asynqPeer completes a peer. Each has a queue of its own.
+// asynqPeer completes a peer. Each has its own queue.
 func (b *bench) asynqPeer(ctx context.Context, p *peer, name, addr string, workers int, fsync string, ends *[]func() error) error {
 	opt := asynq.RedisClientOpt{Addr: addr, PoolSize: workers + 5}
 	client, inspector, admin := asynq.NewClient(opt), asynq.NewInspector(opt), redis.NewClient(&redis.Options{Addr: addr})
@@ -84,7 +84,7 @@ func (b *bench) asynqPeer(ctx context.Context, p *peer, name, addr string, worke
 		if err != nil {
 			return func() {}, err
 		}
-		// Handled, and gone from Redis: it is asked only when there is a chance.
+		// Handled, and gone from Redis, which is only queried once that is possible.
 		for begin := time.Now(); ; {
 			if handled.Load() >= int64(n) {
 				info, err := inspector.GetQueueInfo(name)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// backlog is the rate within a window, with little and with much behind it.
+// backlog is the rate within a window, with little and with much after it.
 type backlog struct {
 	window      int
 	small, big  int
@@ -32,20 +32,20 @@ func (l *backlog) ratios(a, b string) []float64 {
 	return ratios
 }
 
-// clocked notes when how many messages had been taken out.
+// clocked records when how many messages had been taken out.
 type clocked struct {
 	mu     sync.Mutex
 	total  int
 	window int
 	first  int       // messages of the first batch, or 0 if that one filled the window
-	start  time.Time // its end, or when the clock was made
+	start  time.Time // the end of the first batch, or when the clock was created
 	rate   float64
 	full   chan struct{}
 }
 
 func newClocked(window int) *clocked { return &clocked{window: window, full: make(chan struct{})} }
 
-// note counts a batch. The rate is that from the end of the first one to the end of the one that fills the window.
+// note counts a batch. The rate is measured from the end of the first batch to the end of the one that fills the window.
 func (c *clocked) note(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *clocked) note(n int) {
 	}
 }
 
-// fencepostWindow drains at least a window and stops. It counts what it took in drained.
+// fencepostWindow drains at least a window and stops. It adds the number of drained messages to drained.
 func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
 	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir}, Types: []string{typ}, Events: func(e worker.Event) {
@@ -84,15 +84,15 @@ func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (fl
 	return c.rate, err
 }
 
-// bareWindow is the same for the bare loop.
+// bareWindow is fencepostWindow for the bare loop.
 func (p *place) bareWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
 	err := p.Bare(ctx, typ, window, c.note)
 	return c.rate, err
 }
 
-// loadBatches is load with a producer of its own for each batch, so that taking out whole batches leaves no message
-// without its predecessor. Each batch begins in a millisecond of its own, because producer numbers are random.
+// loadBatches is load with a new producer for each batch, so that taking out whole batches leaves no message without its
+// predecessor. Each batch begins in its own millisecond, because producer numbers are random.
 func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
 	for ; n > 0; n -= messages.BatchSize {
 		begin := time.Now()
@@ -104,10 +104,12 @@ func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
 	return nil
 }
 
-// ahead is what a small backlog has behind the window: more than a pool fetches ahead, so that it does so to the end of each window.
+// ahead is how many messages a small backlog has after the window: more than a pool fetches ahead, so that it does so to the end of
+// each window.
 const ahead = 5 * messages.BatchSize
 
-// measureBacklog: bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small backlogs.
+// measureBacklog lets the bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small
+// backlogs.
 func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
 	l.small = l.window + ahead
@@ -125,7 +127,7 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	}
 	rounds := b.few()
 	begin := time.Now()
-	// So many more than l.big that the drains below leave at least that many.
+	// Enough more than l.big that the drains below leave at least that many.
 	if err := errors.Join(shared.Clear(ctx), shared.loadBatches(ctx, l.big+rounds*3*l.window, oneType)); err != nil {
 		return l, err
 	}

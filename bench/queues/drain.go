@@ -22,7 +22,7 @@ const (
 	nameFencepost = "fencepost"
 	nameSend      = "fencepost, Send"
 
-	nameInsertMany = "raw insertMany" // the bare loop's other half
+	nameInsertMany = "raw insertMany" // the other half of the bare loop
 
 	oneType = "orders"
 )
@@ -70,7 +70,7 @@ func (b *bench) measureDrain(ctx context.Context) (t timed, err error) {
 	return t, verifyAll(ctx, places...)
 }
 
-// single is what the articles' way does: one message at a time.
+// single measures the approach of the usual articles: one message at a time.
 type single struct {
 	backlog int
 	names   []string
@@ -78,7 +78,7 @@ type single struct {
 	ratios  map[string][]float64 // Fencepost's rate, of a drain of the whole backlog in the same round / this one's
 }
 
-// The articles' way, and the same with everything left out that can be.
+// The approach of the usual articles, and the same without everything that can be left out.
 const (
 	nameOrdered   = "one by one: findOneAndDelete of the first, write, fdatasync"
 	nameUnordered = "the same of any one, without fdatasync"
@@ -131,7 +131,7 @@ func (b *bench) measureSingle(ctx context.Context) (s single, err error) {
 	return s, errors.Join(messages.Complete("what was taken one by one", len(seen), p.Drained[oneType]), f.Empty(ctx), f.Verify(ctx))
 }
 
-// takeOne takes one message out.
+// takeOne takes out one message.
 func (p *place) takeOne(ctx context.Context, j *messages.Journal, ordered bool) error {
 	o := options.FindOneAndDelete()
 	if ordered {
@@ -196,7 +196,7 @@ func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
 	return t, err
 }
 
-// publishAll publishes n messages in calls of a batch each.
+// publishAll publishes n messages with one call per batch.
 func (p *place) publishAll(ctx context.Context, publisher *queue.Publisher, n int) error {
 	for ; n > 0; n -= messages.BatchSize {
 		msgs := make([]queue.Message, min(n, messages.BatchSize))
@@ -231,7 +231,8 @@ func (p *place) send(ctx context.Context, publisher *queue.Publisher, n int) err
 	return nil
 }
 
-// checkPublished reads back the last n messages that were given: all there, in the order of their keys.
+// checkPublished reads back the last n messages that were given: all present, in the order of their
+// keys.
 func (p *place) checkPublished(ctx context.Context, n int) error {
 	cursor, err := p.Messages.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}},
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))

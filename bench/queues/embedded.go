@@ -12,12 +12,12 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// embedded is Fencepost without a server, and the least that SQLite could do: one table, found by its key.
+// embedded compares Fencepost without a server with the least that SQLite could do: one table, accessed by its key.
 type embedded struct {
 	drain, publish timed
 }
 
-// newEmbedded makes a place of Fencepost on SQLite.
+// newEmbedded makes a place for Fencepost on SQLite.
 func (b *bench) newEmbedded(ctx context.Context, name string) (*place, error) {
 	e, err := messages.OpenEmbedded(ctx, filepath.Join(b.o.Dir, name))
 	if err != nil {
@@ -52,7 +52,7 @@ func openBareSQLite(ctx context.Context, dir, name string) (*bareSQLite, error) 
 
 func (s *bareSQLite) close() error { return errors.Join(s.db.Close(), s.j.F.Close()) }
 
-// publish inserts n rows, a batch in a synced transaction.
+// publish inserts n rows, one batch per synced transaction.
 func (s *bareSQLite) publish(ctx context.Context, n int) error {
 	for end := s.next + n; s.next < end; {
 		err := s.db.Write(ctx, func(tx *sqlitedb.Tx) error {
@@ -71,8 +71,8 @@ func (s *bareSQLite) publish(ctx context.Context, n int) error {
 	return nil
 }
 
-// drain selects a batch, writes it, syncs it and deletes it, the deletion not synced, until it has drained most messages or nothing is left.
-// It calls committed after each batch, if that is not nil.
+// drain selects a batch, writes it, syncs it and deletes it, the deletion not synced, until it has drained most messages or nothing is
+// left. It calls committed after each batch, if that is not nil.
 func (s *bareSQLite) drain(ctx context.Context, most int, committed func(n int)) error {
 	end := s.done + most
 	for last := s.done - 1; last+1 < end; {
@@ -156,15 +156,15 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 	return e, errors.Join(bare.j.Check(bare.next), ours.Verify(ctx))
 }
 
-// windows of a round, which are short.
+// windows per round: windows are short.
 const windows = 7
 
-// measureEmbeddedBacklog is measureBacklog without a server. Bare loop and Fencepost have a big backlog each, as their tables differ.
+// measureEmbeddedBacklog is measureBacklog without a server. The bare loop and Fencepost each have a big backlog, as their tables differ.
 func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err error) {
 	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
 	l.small = l.window + ahead
 	rounds := b.few()
-	all := l.big + rounds*windows*2*l.window // leaves l.big at least
+	all := l.big + rounds*windows*2*l.window // leaves at least l.big
 	bare, ours, publishers := map[string]*bareSQLite{}, map[string]*place{}, map[string]*queue.Publisher{}
 	for _, size := range []string{small, big} {
 		if bare[size], err = openBareSQLite(ctx, b.o.Dir, "backlog_bare_"+size); err != nil {

@@ -6,18 +6,18 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/messages"
 )
 
-// groupFile lets many workers append to one file, each waiting until its message is durable: those that come while a write
-// is being synced share the next one. It is more than River's or Asynq's users would write as a rule, so that their
-// many workers do not wait for one fdatasync each.
+// groupFile lets many workers append to one file, each waiting until its message is durable: those that arrive while a
+// write is being synced share the next one. This is more than users of River or Asynq would usually write; it avoids one
+// fdatasync for each of their many workers.
 type groupFile struct {
 	j *messages.Journal
 
 	mu      sync.Mutex
 	cond    *sync.Cond
 	waiting []byte // not being written yet
-	batch   int    // number of the batch that waiting is
+	batch   int    // number of the batch in waiting
 	durable int    // batches below it are durable
-	busy    bool   // somebody writes
+	busy    bool   // a worker is writing
 	err     error
 }
 
@@ -27,7 +27,7 @@ func newGroupFile(j *messages.Journal) *groupFile {
 	return g
 }
 
-// append returns when p is durable.
+// append returns once p is durable.
 func (g *groupFile) append(p []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

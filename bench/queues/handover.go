@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// patience bounds waits for what must happen.
+// patience bounds waits for events that must happen.
 const patience = 2 * time.Minute
 
 // handOver is how long a type with a steady trickle of messages was not served.
@@ -26,7 +26,7 @@ type handOver struct {
 
 const trickle = 2 * time.Millisecond // a message this often
 
-// watcher sees the commits of all replicas.
+// watcher observes the commits of all replicas.
 type watcher struct {
 	mu   sync.Mutex
 	by   int // the replica that committed last
@@ -45,7 +45,7 @@ func (w *watcher) events(replica int) func(worker.Event) {
 		now := time.Now()
 		if w.by != replica {
 			w.by, w.gap = replica, now.Sub(w.at)
-			w.turn <- replica // there is room: one hand-over at a time
+			w.turn <- replica // there is room: one handover at a time
 		}
 		w.at = now
 	}
@@ -67,7 +67,7 @@ func (w *watcher) await(ctx context.Context, replica int) (time.Duration, error)
 	}
 }
 
-// replica is a pool with connections of its own.
+// replica is a pool with its own connections.
 type replica struct {
 	stop func() error // ends the pool, and closes what it has
 }
@@ -94,7 +94,8 @@ func startReplica(ctx context.Context, p *place, events func(worker.Event)) (*re
 	}}, nil
 }
 
-// measureHandOver: one replica serves a type, another one stands by; the first is stopped, or asked to give the type back.
+// measureHandOver runs one replica that serves a type and another on standby; the first is stopped, or requested to give the
+// type back.
 func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error) {
 	p, err := b.newBackend(ctx, "handover")
 	if err != nil {
@@ -157,7 +158,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	}
 	holder, other := last-1, last
 	for range max(times/2, 2) {
-		// A replica that has given a type back stands back for two seconds, and must be waiting again.
+		// A replica that has given a type back holds back for two seconds, and must be waiting again.
 		if err := server.Sleep(ctx, 2500*time.Millisecond+rand.N(settle)); err != nil {
 			return nil, err
 		}
@@ -189,7 +190,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	return []handOver{stopped, asked}, errors.Join(err, p.Empty(ctx), p.Verify(ctx))
 }
 
-// trickle publishes until it is stopped; published then waits for the confirmations and returns how many messages there were.
+// trickle publishes until it is stopped; published then waits for the confirmations and returns the number of messages.
 func (p *place) trickle(ctx context.Context, publisher *queue.Publisher) (stop func(), published func() (int, error)) {
 	ctx, stop = context.WithCancel(ctx)
 	done := make(chan struct{})

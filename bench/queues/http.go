@@ -19,7 +19,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// overHTTP is publishing through `fencepost serve`, against the publisher that it uses, called in Go. Every message is a line of JSON.
+// overHTTP compares publishing through `fencepost serve` with its publisher called in Go. Every message is a line of JSON.
 type overHTTP struct{ embedded, server timed }
 
 const nameHTTP = "fencepost serve, NDJSON"
@@ -53,7 +53,7 @@ func buildFencepost(ctx context.Context, dir string) (string, error) {
 	return program, nil
 }
 
-// publishOverHTTP measures one caller of each kind, in turns. Each kind has its own place: Go's twice.
+// publishOverHTTP measures one caller of each kind, in turns. Each has its own place, Go's publisher has two.
 func (b *bench) publishOverHTTP(ctx context.Context, program, name string, open func(ctx context.Context, name string) (*place, error)) (t timed, err error) {
 	t.n = b.sized(40_000, 2000)
 	lines := jsonLines(messages.BatchSize)
@@ -99,7 +99,7 @@ func (b *bench) publishOverHTTP(ctx context.Context, program, name string, open 
 	return t, err
 }
 
-// jsonLines are objects of about as many bytes as other messages here.
+// jsonLines returns objects of about as many bytes as other messages here.
 func jsonLines(n int) (lines [][]byte) {
 	for i := range n {
 		line := fmt.Appendf(nil, `{"order":%d,"items":[{"sku":"A-1","n":3,"price":12.50},{"sku":"B-22","n":1,"price":3.25}],"paid":true,"coupon":null,"note":"`, i)
@@ -108,7 +108,7 @@ func jsonLines(n int) (lines [][]byte) {
 	return lines
 }
 
-// callInGo calls a publisher of this process with all lines.
+// callInGo calls a publisher in this process with all lines.
 func callInGo(ctx context.Context, p *place, lines [][]byte) (publish, stop func() error, err error) {
 	publisher, err := queue.NewPublisher(ctx, p.Backend.Queue, queue.PublisherOptions{})
 	if err != nil {
@@ -166,7 +166,7 @@ func callHTTP(ctx context.Context, program string, p *place, lines [][]byte) (pu
 	return publish, stop, nil
 }
 
-// allStored checks an answer to lines: its last line has sums.
+// allStored checks an answer to lines: its last line has the totals.
 func allStored(status int, text []byte, want int) error {
 	text = bytes.TrimSpace(text)
 	last := text[bytes.LastIndexByte(text, '\n')+1:]

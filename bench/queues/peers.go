@@ -11,20 +11,21 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// peer is a queue that is published to in batches, as far as it can, and drained into one durable file.
+// peer is a queue that is published to in batches, as far as it supports them, and drained into one
+// durable file.
 type peer struct {
 	name, how string
 	short     string                               // in the plot
 	n         int                                  // messages of a round
 	publish   func(n int) error                    // the next n messages, durable as the settings say
 	drain     func(n int) (stop func(), err error) // until n are handled and acknowledged; stop is not measured
-	check     func(total int) error                // the file
-	why       error                                // not nil: it is not measured
+	check     func(total int) error                // checks the file
+	why       error                                // not nil: the reason why it is not measured
 
 	published, drained []float64 // messages per second, of each round
 }
 
-// peers are those that were measured, or not.
+// peers are the peers that were measured, or not.
 type peers struct {
 	list []*peer
 	with string // versions
@@ -95,7 +96,7 @@ func (b *bench) measurePeers(ctx context.Context) (all peers, err error) {
 	return all, nil
 }
 
-// fencepostPeers are Fencepost on the server and on SQLite.
+// fencepostPeers returns Fencepost on the server and on SQLite.
 func (b *bench) fencepostPeers(ctx context.Context, ends *[]func() error) (list []*peer, err error) {
 	on := func(name, short string, p *place) error {
 		publisher, err := queue.NewPublisher(ctx, p.Backend.Queue, queue.PublisherOptions{})
@@ -125,10 +126,10 @@ func (b *bench) fencepostPeers(ctx context.Context, ends *[]func() error) (list 
 	return list, err
 }
 
-// checkOrdered checks a file that one worker has written.
+// checkOrdered checks a file written by one worker.
 func checkOrdered(j *messages.Journal) func(int) error { return j.Check }
 
-// checkUnordered checks a file that many workers have written.
+// checkUnordered checks a file written by many workers.
 func checkUnordered(j *messages.Journal) func(int) error {
 	return func(total int) error {
 		seen := map[int]bool{}

@@ -25,7 +25,7 @@ type riverArgs struct {
 
 func (riverArgs) Kind() string { return "append" }
 
-// riverWorker handles a job: it is durable in the file before River is told that it is done.
+// riverWorker handles a job: it is durable in the file before River learns that it is done.
 type riverWorker struct {
 	river.WorkerDefaults[riverArgs]
 	append func([]byte) error
@@ -37,7 +37,7 @@ func (w *riverWorker) Work(_ context.Context, job *river.Job[riverArgs]) error {
 
 const riverHow = "InsertManyFast, batches of 1000; "
 
-// river is River on a PostgreSQL of its own: one worker, which keeps the order, and a hundred.
+// river is River on its own PostgreSQL: one worker, which keeps the order, and a hundred.
 func (b *bench) river(ctx context.Context, ends *[]func() error) ([]*peer, string, error) {
 	one := &peer{name: "River, 1 worker", short: "River 1", how: riverHow + "MaxWorkers 1, FetchCooldown 1 ms (at the default of 100 ms it takes ten jobs a second)", n: b.sized(500, 20)}
 	many := &peer{name: "River, 100 workers", short: "River 100", how: riverHow + "MaxWorkers 100, FetchCooldown 1 ms; no order", n: b.sized(5000, 200)}
@@ -62,7 +62,7 @@ func (b *bench) river(ctx context.Context, ends *[]func() error) ([]*peer, strin
 	return list, "PostgreSQL " + pg.version + ", fsync and synchronous_commit on", nil
 }
 
-// riverPeer completes a peer. Each has a schema of its own.
+// riverPeer completes a peer. Each has its own schema.
 func (b *bench) riverPeer(ctx context.Context, p *peer, url string, workers int, ends *[]func() error) error {
 	schema := fmt.Sprintf("bench%d", workers)
 	db, err := pgxpool.New(ctx, url+"&search_path="+schema)

@@ -17,20 +17,21 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
-// errNone says that a server is not available on this machine: its rows say so, and the run goes on.
+// errNone means that a server is not available on this machine: its rows say so, and the run continues.
 var errNone = errors.New("not measured")
 
 func none(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errNone, fmt.Errorf(format, args...))
 }
 
-// postgres is a private PostgreSQL, durable as it is by default.
+// postgres is a private PostgreSQL with its default durability.
 type postgres struct {
 	*server.Process
 	url, version string
 }
 
-// postgresBin finds the programs: the newest of Debian's packages, which are not in the path, or whatever is in the path.
+// postgresBin finds the programs: those of the newest of Debian's packages, which are not in the path, or those in the
+// path.
 func postgresBin() (string, error) {
 	dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil {
@@ -57,7 +58,7 @@ func versionOf(bin string) int {
 	return v
 }
 
-// unprivileged is the user for servers that refuse to run as root; nil if this process is not root.
+// unprivileged returns the user for servers that refuse to run as root; nil if this process is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -128,7 +129,7 @@ func startPostgres(ctx context.Context, parent string, answers func(context.Cont
 
 func (p *postgres) stop() { p.Process.Stop(syscall.SIGINT) } // fast shutdown: does not wait for clients
 
-// enterable checks that others than root can reach a directory's parent.
+// enterable checks that users other than root can reach a directory's parent.
 func enterable(dir string) error {
 	for dir != "/" {
 		dir = filepath.Dir(dir)
@@ -183,5 +184,5 @@ func startRedis(ctx context.Context, parent string, answers func(context.Context
 
 func (r *redisServer) stop() { r.Process.Stop(syscall.SIGTERM) }
 
-// pauseBriefly is the pause between polls for what cannot be waited for.
+// pauseBriefly is the pause between polls for conditions that cannot be waited for.
 func pauseBriefly(ctx context.Context) error { return server.Sleep(ctx, 2*time.Millisecond) }

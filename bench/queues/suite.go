@@ -36,7 +36,7 @@ type bench struct {
 	handOvers       []handOver
 }
 
-// place is a contender's own, see package messages.
+// place belongs to one contender, see package messages.
 type place struct{ *messages.Place }
 
 // Run runs the suite.
@@ -45,7 +45,7 @@ func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	return suite.Run(ctx, b.measure, b.result)
 }
 
-// few is the number of rounds of what takes long.
+// few is the number of rounds of slow measurements.
 func (b *bench) few() int { return max(b.o.Rounds/3, 1) }
 
 func (b *bench) sized(full, quick int) int {
@@ -80,7 +80,7 @@ type part struct {
 	run  func() error
 }
 
-// with measures the parts on a server.
+// with runs the parts on a server.
 func (b *bench) with(ctx context.Context, parts []part) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -100,13 +100,13 @@ func (b *bench) with(ctx context.Context, parts []part) (err error) {
 	return nil
 }
 
-// newPlace makes a place; it is closed and dropped with the run.
+// newPlace makes a place, which is closed and dropped with the run.
 func (b *bench) newPlace(name string) (*place, error) {
 	p, err := b.server.NewPlace(name)
 	return &place{p}, err
 }
 
-// newBackend makes a place where Fencepost works.
+// newBackend makes a place for Fencepost.
 func (b *bench) newBackend(ctx context.Context, name string) (*place, error) {
 	p, err := b.server.NewBackend(ctx, name)
 	return &place{p}, err
@@ -181,7 +181,7 @@ func (b *bench) targets() string {
 	return report.Table([]string{"work", "target", "measured", ""}, rows)
 }
 
-// asInsert is what the bare loop is called when it publishes.
+// asInsert returns the name of the bare loop when it publishes.
 func asInsert(name string) string { return strings.Replace(name, nameBare, nameInsertMany, 1) }
 
 func (b *bench) timedTable(t *timed, shown func(string) string, names ...string) string {

@@ -14,20 +14,20 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// allocCount is what a piece of work takes from the heap once it has warmed up.
+// allocCount is the number of heap allocations of a piece of work after it has warmed up.
 type allocCount struct {
 	what     string
 	messages uint64
 	syncs    uint64
 	mallocs  uint64
-	sites    []string // where, if that is more than nothing per message
+	sites    []string // where they are made, if there are any per message
 }
 
-// budget is the least number of allocations per message that counts as more than nothing: a buffer that grew is not a
-// thing that happens per message.
+// budget is the least number of allocations per message that counts as more than none: a buffer that grew is not an
+// allocation per message.
 const budget = 0.001
 
-// perMessage leaves out one allocation per Sync: the file's name, as the kernel wants it.
+// perMessage excludes one allocation per Sync: the file's name in the form that the kernel requires.
 func (a *allocCount) perMessage() float64 {
 	return float64(a.mallocs-min(a.mallocs, a.syncs)) / float64(a.messages)
 }
@@ -93,9 +93,9 @@ func appendAllocs(dir string, batch, calls int, durable bool) (allocCount, error
 	return c, err
 }
 
-// count counts what f allocates in its second run, and finds out where when that is too much.
+// count counts the allocations of f in its second run, and finds their sites if there are too many.
 func (a *allocCount) count(f func() error) error {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // nobody else allocates meanwhile
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // no other goroutine allocates meanwhile
 	if err := f(); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func allocSites(messages uint64, f func() error) ([]string, error) {
 
 // memProfile returns the number of objects allocated so far, by call stack.
 func memProfile() map[[32]uintptr]int64 {
-	runtime.GC() // the profile is that of the collection before the last
+	runtime.GC() // the profile is that of the last collection but one
 	runtime.GC()
 	n, _ := runtime.MemProfile(nil, true)
 	recs := make([]runtime.MemProfileRecord, n+100)
@@ -151,7 +151,7 @@ func memProfile() map[[32]uintptr]int64 {
 	return objects
 }
 
-// ourLine returns the innermost line of the package under test, without the path to it.
+// ourLine returns the innermost line of the package under test, without its path.
 func ourLine(stack [32]uintptr) string {
 	end := slices.Index(stack[:], 0)
 	if end < 0 {

@@ -17,7 +17,7 @@ import (
 
 var batchSizes = []int{1, 16, 256, 1000}
 
-// appended is what a batch size was measured with.
+// appended is the measurement of one batch size.
 type appended struct {
 	times    measure.Times // of blocks
 	perBlock int           // batches
@@ -28,7 +28,7 @@ func (a *appended) perBatch(name string) time.Duration {
 }
 
 // appendPlan says how often a batch size is measured. A block is several batches in a row, so that each log works as it
-// does when it is alone, and, without durability, long enough for the clock.
+// does alone, and, without durability, long enough for the clock.
 func appendPlan(o suite.Options, batch int, durable bool) (p measure.Plan, perBlock int) {
 	p, perBlock = measure.Plan{Rounds: o.Rounds, Blocks: 8}, 4
 	if !durable {
@@ -42,16 +42,16 @@ func appendPlan(o suite.Options, batch int, durable bool) (p measure.Plan, perBl
 	return p, perBlock
 }
 
-// appendBytes returns how many bytes all contenders together write for one batch size, about.
+// appendBytes returns approximately how many bytes all contenders together write for one batch size.
 func appendBytes(o suite.Options, batch int, durable bool) int64 {
 	p, perBlock := appendPlan(o, batch, durable)
 	blocks := 1 + p.Rounds*p.Blocks
 	return int64(blocks*perBlock*batch) * (entrySize + 64) * int64(len(openers))
 }
 
-// warmMemory writes a file of so many bytes and removes it, so that the page cache finds pages that were in use just now. A
-// virtual machine gets memory from its host when it first touches it, and gives it back when it was free for a while; a
-// page cache that grows into such memory is up to ten times slower, whoever writes.
+// warmMemory writes a file of this many bytes and removes it, so that the page cache finds pages that were in use a moment
+// ago. A virtual machine gets memory from its host when it first touches it, and returns it when it was free for a while; a
+// page cache that grows into such memory is up to ten times slower for every writer.
 func warmMemory(dir string, bytes int64) error {
 	f, err := os.Create(filepath.Join(dir, "warm"))
 	if err != nil {
@@ -64,8 +64,8 @@ func warmMemory(dir string, bytes int64) error {
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
-// measureAppend lets all logs append batches of one size in dir, and checks afterwards that each of them has in its files
-// what it was given.
+// measureAppend lets all logs append batches of one size in dir, and checks afterwards that the files of each contain what
+// it was given.
 func measureAppend(ctx context.Context, o suite.Options, dir string, batch int, durable bool) (a appended, err error) {
 	dir, err = os.MkdirTemp(dir, "append")
 	if err != nil {
@@ -129,7 +129,7 @@ func blocksOf(c contender, name string, s setup, perBlock int) measure.Contender
 	}
 }
 
-// endBlock writes back what was not synced, so that the kernel does not do it while something is measured.
+// endBlock writes back everything that was not synced, so that the kernel does not do so during a measurement.
 func endBlock(open []contender, dir string, durable bool) error {
 	if durable {
 		return nil
@@ -164,7 +164,7 @@ func flush(path string) error {
 	return unix.Fdatasync(int(f.Fd()))
 }
 
-// checkLog reads everything back: each record, its bytes, its place, and how many there are.
+// checkLog reads everything back: each record, its bytes, its place, and the number of records.
 func checkLog(c contender, s *source, want int) error {
 	got := uint64(0)
 	err := c.readBack(func(entry []byte) error {

@@ -15,19 +15,19 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// contender is a log that takes part.
+// contender is a log to be measured.
 type contender interface {
 	// prepare gets ready to append the records of the source, outside the measured time.
 	prepare(s *source)
 	// append appends records [from, to) of the source as one batch, durable or not as it was opened.
 	append(from, to int) error
-	// close ends writing. Nothing else is called afterwards but readBack.
+	// close ends writing. Only readBack is called afterwards.
 	close() error
 	// readBack reads the log from its files and calls check with every record, in order.
 	readBack(check func(entry []byte) error) error
 }
 
-// setup says how to open a contender.
+// setup configures how to open a contender.
 type setup struct {
 	dir     string // empty, of its own
 	durable bool   // every append is on the device when it returns
@@ -115,7 +115,7 @@ func (r *rawFile) append(int, int) error {
 
 func (r *rawFile) close() error { return nil }
 
-// readBack checks the bytes itself: to a file without any framing they are no records.
+// readBack checks the bytes itself: without framing they are no records.
 func (r *rawFile) readBack(func([]byte) error) error {
 	defer r.f.Close()
 	if _, err := r.f.Seek(0, io.SeekStart); err != nil {
@@ -133,7 +133,7 @@ func (r *rawFile) readBack(func([]byte) error) error {
 	return nil
 }
 
-// fencepost is driven as a worker does: Append, Sync, and a checkpoint when one is due. A checkpoint syncs, so without
+// fencepost is driven as by a worker: Append, Sync, and a checkpoint when one is due. A checkpoint syncs, so without
 // durability it waits for the end of a block.
 type fencepost struct {
 	w       *storage.Writer
@@ -149,7 +149,7 @@ func openFencepost(s setup) (contender, error) {
 	return &fencepost{w: w, recs: records(s.source), durable: s.durable}, nil
 }
 
-// records returns the entries of the source as Fencepost takes them. They are views, and follow it when it moves on.
+// records returns the entries of the source as Fencepost's records. They are views, and change when the source moves on.
 func records(s *source) []storage.Record {
 	recs := make([]storage.Record, len(s.entries))
 	for i, e := range s.entries {

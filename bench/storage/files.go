@@ -22,12 +22,12 @@ type file struct {
 	dir     string
 	typ     string
 	path    string
-	records uint64 // in it
-	tail    uint64 // of them: behind its last checkpoint
+	records uint64 // in the file
+	tail    uint64 // number of them after its last checkpoint
 	epoch   uint64 // of its last writer
 }
 
-// buildFile makes a file of about size bytes, of which the last tail ones are behind its last checkpoint.
+// buildFile makes a file of about size bytes, of which the last tail ones are after its last checkpoint.
 func buildFile(ctx context.Context, dir, typ string, batch int, size, tail int64) (*file, error) {
 	f := &file{dir: dir, typ: typ, epoch: 1}
 	w, err := storage.Open(ctx, dir, typ, f.epoch, storage.Options{})
@@ -55,11 +55,11 @@ const (
 
 var readers = []string{nameRead, nameReadCRC, nameVerify, nameVerifyOne, nameReader}
 
-// verified is what a file was read with.
+// verified is the measurement of reading a file.
 type verified struct {
 	times     measure.Times
 	bytes     int64
-	elsewhere float64 // cores that others kept busy meanwhile
+	elsewhere float64 // cores that other processes kept busy meanwhile
 }
 
 // measureVerify reads one file in several ways, from the page cache.
@@ -161,8 +161,8 @@ const (
 	nameLongest = "64 MiB without checkpoint"
 )
 
-// measureOpen takes over files of different lengths, again and again. The small and the large one end at the same distance
-// from their last checkpoint, so that only their length differs; a third one ends at the greatest possible distance.
+// measureOpen takes over files of different lengths, repeatedly. The small and the large one end at the same distance from
+// their last checkpoint, so that only their length differs; a third one ends at the greatest possible distance.
 func measureOpen(ctx context.Context, o suite.Options) (measure.Times, error) {
 	dir, err := os.MkdirTemp(o.Dir, "open")
 	if err != nil {

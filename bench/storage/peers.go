@@ -19,7 +19,7 @@ import (
 // peerModules are the modules that the peers come from, for their versions.
 var peerModules = []string{"github.com/tidwall/wal", "github.com/hashicorp/raft-wal", "go.etcd.io/etcd/server/v3"}
 
-// tidwallLog: WriteBatch, with NoSync for appends that are not durable.
+// tidwallLog uses WriteBatch, with NoSync for appends that are not durable.
 type tidwallLog struct {
 	setup setup
 	log   *tidwall.Log
@@ -71,8 +71,8 @@ func (t *tidwallLog) readBack(check func([]byte) error) error {
 	return nil
 }
 
-// raftLog: StoreLogs, which is always durable. Without durability it runs on a file system of ours whose Sync does
-// nothing; the library offers no such mode itself.
+// raftLog uses StoreLogs, which is always durable. Without durability it runs on a file system whose Sync does
+// nothing; the library has no such mode.
 type raftLog struct {
 	setup setup
 	log   *raftwal.WAL
@@ -145,7 +145,7 @@ type noSyncFile struct{ types.WritableFile }
 
 func (noSyncFile) Sync() error { return nil }
 
-// etcdLog: Save, with SetUnsafeNoFsync for appends that are not durable.
+// etcdLog uses Save, with SetUnsafeNoFsync for appends that are not durable.
 type etcdLog struct {
 	setup   setup
 	log     *etcd.WAL
@@ -158,7 +158,7 @@ func openEtcd(s setup) (contender, error) {
 		e.entries = append(e.entries, &raftpb.Entry{Term: new(uint64(1)), Index: new(uint64), Data: data})
 	}
 	var err error
-	if e.log, err = etcd.Create(nil, s.dir+"/wal", nil); err != nil { // it wants to create its directory itself
+	if e.log, err = etcd.Create(nil, s.dir+"/wal", nil); err != nil { // it insists on creating its directory
 		return nil, err
 	}
 	if !s.durable {

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/machine"
 )
 
-// mountRAM mounts an ext4 file system of size bytes, in a file in memory, below parent. On it a sync costs the kernel's
-// and the program's work and no device's, so that ratios hardly vary.
+// mountRAM mounts an ext4 file system of size bytes, in a file in memory, below parent. There a sync costs only the
+// kernel's and the program's work and no device's, so that ratios hardly vary.
 func mountRAM(parent string, size int64) (dir string, unmount func(), err error) {
 	mkfs, err := exec.LookPath("mkfs.ext4")
 	switch {
@@ -26,7 +26,7 @@ func mountRAM(parent string, size int64) (dir string, unmount func(), err error)
 		return "", nil, fmt.Errorf("it may take %d MiB of memory", 2*size>>20)
 	}
 	ram, disk := filepath.Join(parent, "ram"), filepath.Join(parent, "disk")
-	// Detaching never fails for a file that is still open; the rest happens when it is closed.
+	// Detaching never fails because a file is still open; the rest happens when it is closed.
 	unmount = func() {
 		for _, d := range []string{disk, ram} {
 			unix.Unmount(d, unix.MNT_DETACH) // not mounted: nothing to do
@@ -48,7 +48,7 @@ func mountRAM(parent string, size int64) (dir string, unmount func(), err error)
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size)); err != nil {
 		return "", nil, err
 	}
-	// Not lazily: a thread of the kernel would initialise tables while something is measured.
+	// Not lazily: a kernel thread would initialise tables during a measurement.
 	if err := run(mkfs, "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image); err != nil {
 		return "", nil, err
 	}

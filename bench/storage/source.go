@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// What every log stores: records of an ID, a time and a payload. Fencepost takes the three apart; the other logs get
-// them in one piece, already put together, so that none of them pays for it.
+// Every log stores records of an ID, a time and a payload. Fencepost takes the three separately; the other logs get
+// them in one piece, assembled in advance, so that none of them pays for that.
 const (
 	idSize      = 20
 	timeSize    = 8
@@ -17,7 +17,7 @@ const (
 	baseTime = 1_700_000_000_000_000_000 // nanoseconds since 1970
 )
 
-// source makes records. Number i is always the same one, so that what a log returns can be checked.
+// source creates records. Number i is always the same, so that the output of a log can be checked.
 type source struct {
 	first   uint64   // number of the first record below
 	entries [][]byte // id | time | payload
@@ -53,7 +53,7 @@ func number(e []byte, i uint64) {
 	binary.LittleEndian.PutUint64(e[idSize+timeSize:], i)
 }
 
-// set makes the entries the records from number first on.
+// set makes the entries the records beginning with number first.
 func (s *source) set(first uint64) {
 	s.first = first
 	for i, e := range s.entries {
@@ -61,7 +61,7 @@ func (s *source) set(first uint64) {
 	}
 }
 
-// check tells whether e is record number i.
+// check reports whether e is record number i.
 func (s *source) check(i uint64, e []byte) error {
 	fill(s.expect, i)
 	if !bytes.Equal(e, s.expect) {

@@ -18,13 +18,13 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
-// medium is something to write to.
+// medium is a place to write to.
 type medium struct {
 	name, dir string
 	appends   map[bool]map[int]appended // by durability and batch size
 }
 
-// results are everything that a run found out.
+// results is everything that a run has measured.
 type results struct {
 	opts       suite.Options
 	media      []*medium
@@ -85,7 +85,7 @@ func (r *results) measure(ctx context.Context) error {
 	return err
 }
 
-// noLarge tells why the large file is left out.
+// noLarge says why the large file is left out.
 func noLarge(o *suite.Options, inMemory bool) string {
 	const room = 16 << 30
 	var st unix.Statfs_t
@@ -137,7 +137,7 @@ func (r *results) result() *suite.Result {
 	return &suite.Result{Markdown: b.String(), Plots: plots}
 }
 
-// targets are those of the design that concern storage.
+// targets lists the design's targets for storage.
 func (r *results) targets() string {
 	var rows [][]string
 	row := func(what, where, target, got, verdict string) {
@@ -196,7 +196,7 @@ func ratioTable(byBatch map[int]appended) string {
 	return report.Table(head, rows)
 }
 
-// wholeTable has what the other one leaves out.
+// wholeTable shows what the other table leaves out.
 func wholeTable(byBatch map[int]appended) string {
 	head := []string{"batch"}
 	for _, o := range openers {

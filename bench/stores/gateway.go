@@ -17,8 +17,8 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
-// The S3 gateway: an object store on a directory, of Apache-2.0, which decides If-None-Match for all
-// its clients. It is a tool of this suite, built from its module, and a dependency of nothing.
+// The S3 gateway: an object store on a directory, under Apache-2.0, which decides If-None-Match for all its clients. It
+// is a tool of this suite, built from its module, and not a dependency of anything.
 const (
 	gatewayPackage = "github.com/versity/versitygw/cmd/versitygw"
 	gatewayVersion = "v1.8.0"
@@ -27,7 +27,7 @@ const (
 	bucket         = "bench"
 )
 
-// errNone says that the gateway is not available on this machine: its rows say so, and the run goes on.
+// errNone means that the gateway is not available on this machine: its rows say so, and the run continues.
 var errNone = errors.New("not measured")
 
 type gateway struct {
@@ -51,7 +51,7 @@ func startGateway(ctx context.Context, o suite.Options) (*gateway, error) {
 		return nil, err
 	}
 	g := &gateway{endpoint: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	// Of no interest to anybody: it listens on the loopback interface, for some minutes.
+	// Not secret: it listens on the loopback interface, for some minutes.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": gatewayKey, "AWS_SECRET_ACCESS_KEY": gatewaySecret, "AWS_SESSION_TOKEN": "",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull, "AWS_PROFILE": "", "ROOT_ACCESS_KEY_ID": gatewayKey, "ROOT_SECRET_ACCESS_KEY": gatewaySecret} {
 		if err := g.setenv(name, value); err != nil {
@@ -64,7 +64,7 @@ func startGateway(ctx context.Context, o suite.Options) (*gateway, error) {
 		return nil, fmt.Errorf("%w: %w", errNone, err)
 	}
 	err = g.Await(ctx, func(ctx context.Context) error {
-		_, err := server.Get(ctx, g.endpoint) // that it denies access is an answer
+		_, err := server.Get(ctx, g.endpoint) // any answer counts, even that access is denied
 		return err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func (g *gateway) restoreEnv() {
 	}
 }
 
-// address returns the address of a store with a prefix of its own.
+// address returns the address of a store with its own prefix.
 func (g *gateway) address(prefix string) string {
 	return "s3://" + bucket + "/" + prefix + "?" + url.Values{"endpoint": {g.endpoint}, "path-style": {"true"}}.Encode()
 }
@@ -102,7 +102,8 @@ func (g *gateway) close() {
 	g.restoreEnv()
 }
 
-// installGateway returns the path of the gateway's program, and builds it if it is not there. A quick run builds nothing.
+// installGateway returns the path of the gateway's program, and builds it if it does not exist. A quick run builds
+// nothing.
 func installGateway(ctx context.Context, o suite.Options) (string, error) {
 	product, err := server.ProductDir(ctx)
 	if err != nil {

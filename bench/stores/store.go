@@ -28,10 +28,10 @@ type kind struct {
 	name string
 	bare string // what the bare loop does with a batch
 	open func(ctx context.Context, p *messages.Place) (slots.Store, error)
-	why  error // not nil: it is not measured
+	why  error // not nil: the reason why it is not measured
 }
 
-// kinds are all kinds of stores; the local disk, which is none, opens nothing.
+// kinds returns all kinds of stores; the local disk, which is no store, opens nothing.
 func (b *bench) kinds(ctx context.Context) (_ []*kind, err error) {
 	s3 := &kind{name: nameS3, bare: "find, one PUT, deleteMany"}
 	switch b.gateway, err = startGateway(ctx, b.o); {
@@ -60,7 +60,7 @@ func (b *bench) kinds(ctx context.Context) (_ []*kind, err error) {
 	}, nil
 }
 
-// sink puts each batch of a bare loop into a value of its own.
+// sink puts each batch of a bare loop into its own value.
 type sink struct {
 	ctx   context.Context
 	store slots.Store
@@ -90,7 +90,7 @@ func (s *sink) Check(n int) error {
 	return messages.Complete("the bare loop's store", next, n)
 }
 
-// counted are the requests of a store.
+// counted counts the requests of a store.
 type counted struct {
 	mu sync.Mutex
 	n  map[string]int // by kind
@@ -102,7 +102,7 @@ func (c *counted) observe(r slots.Request) {
 	c.n[r.Kind]++
 }
 
-// take returns what was counted since the last time.
+// take returns the counts since the last call.
 func (c *counted) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *counted) take() map[string]int {
 	return n
 }
 
-// bare makes a place where a bare loop works.
+// bare makes a place for a bare loop.
 func (b *bench) bare(ctx context.Context, k *kind, name string) (*messages.Place, error) {
 	p, err := b.server.NewPlace(name)
 	if err != nil || k.open == nil {
@@ -126,7 +126,7 @@ func (b *bench) bare(ctx context.Context, k *kind, name string) (*messages.Place
 	return p, nil
 }
 
-// fencepost makes a place where Fencepost works, and counts the requests to its store.
+// fencepost makes a place for Fencepost, and counts the requests to its store.
 func (b *bench) fencepost(ctx context.Context, k *kind, name string) (*messages.Place, *counted, error) {
 	p, err := b.server.NewBackend(ctx, name)
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *bench) fencepost(ctx context.Context, k *kind, name string) (*messages.
 	return p, requests, err
 }
 
-// files makes the files of a place be in a store, and counts the requests to it.
+// files puts the files of a place into a store, and counts the requests to it.
 func (b *bench) files(ctx context.Context, k *kind, p *messages.Place) (*counted, error) {
 	c := &counted{n: map[string]int{}}
 	if k.open == nil {

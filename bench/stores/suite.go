@@ -1,5 +1,6 @@
-// Package stores measures files in stores that every machine reaches: in a database, in object storage, in a shared directory.
-// It compares each with the minimal work that any program must do to store the same messages there, and with a local disk.
+// Package stores measures files in stores that every machine can reach: in a database, in object storage, in a shared
+// directory. It compares each with the minimal work that any program must do to store the same messages there, and with a
+// local disk.
 package stores
 
 import (
@@ -46,7 +47,7 @@ func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	return suite.Run(ctx, b.measure, b.result)
 }
 
-// few is the number of rounds of what takes long.
+// few is the number of rounds of slow measurements.
 func (b *bench) few() int { return max(b.o.Rounds/3, 1) }
 
 func (b *bench) sized(full, quick int) int {
@@ -62,7 +63,7 @@ func (b *bench) next() int {
 	return b.places
 }
 
-// opened closes a store at the end.
+// opened registers a store to be closed at the end.
 func (b *bench) opened(s slots.Store) {
 	if c, ok := s.(io.Closer); ok {
 		b.closers = append(b.closers, c)
@@ -123,7 +124,7 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// drain is the same backlog, drained into each kind of store.
+// drain is the measurement of the same backlog, drained into each kind of store.
 type drain struct {
 	n        int
 	kinds    []*kind
@@ -319,7 +320,7 @@ func (t *trickle) lingerName() string {
 	return t.linger.String()
 }
 
-// lingers are those that a kind of store is measured with; 0 is its default.
+// lingers are the linger times that a kind of store is measured with; 0 is its default.
 func (b *bench) lingers(k *kind) []time.Duration {
 	if k.open == nil || b.o.Quick {
 		return []time.Duration{0}

@@ -23,12 +23,12 @@ const (
 	tail      = 10 << 20
 )
 
-// file is a file to be taken over.
+// file is a file to take over.
 type file struct {
 	fs     storage.FS
 	dir    string
 	epoch  uint64
-	behind uint64 // records behind its last checkpoint
+	behind uint64 // records after its last checkpoint
 }
 
 func (b *bench) measureTakeOver(ctx context.Context, k *kind) (t takeOvers, err error) {
@@ -68,8 +68,8 @@ func (f *file) open(ctx context.Context, replay func(storage.Record) error) (*st
 	return storage.Open(ctx, f.dir, oneType, f.epoch, storage.Options{FS: f.fs, Replay: replay})
 }
 
-// build writes a file of about size bytes, as a worker does that syncs four batches at a time, of which the last tail bytes
-// are behind the last checkpoint.
+// build writes a file of about size bytes, as by a worker that syncs four batches at a time. The last tail bytes are after the
+// last checkpoint.
 func (f *file) build(ctx context.Context, size, tail int64) error {
 	w, err := f.open(ctx, nil)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// trickle is the cost of a message every 10 ms, and how long each takes to reach its file.
+// trickle is the cost of a message every 10 ms, and the time until each is in its file.
 type trickle struct {
 	*kind
 	linger  time.Duration
 	creates float64   // per second
 	others  float64   // other requests per second
-	delays  []float64 // ms, from the call of Publish to the event that says that the message is durable
+	delays  []float64 // ms, from the call of Publish to the event that reports the message as durable
 }
 
 const (
@@ -28,7 +28,7 @@ const (
 	quickTrickle = 40
 )
 
-// measureTrickle goes on with the file of the drains.
+// measureTrickle continues with the file of the drains.
 func (b *bench) measureTrickle(ctx context.Context, k *kind, linger time.Duration) (t trickle, err error) {
 	t = trickle{kind: k, linger: linger}
 	p, requests := b.drain.places[k], b.drain.requests[k]
@@ -138,7 +138,7 @@ func (d *delays) count() int {
 	return len(d.durable)
 }
 
-// from returns the delays of the messages from the first one on, in ms.
+// from returns the delays of the messages beginning with number first, in ms.
 func (d *delays) from(first int) (ms []float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

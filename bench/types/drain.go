@@ -17,7 +17,7 @@ const (
 	nameFour  = "4 replicas"
 )
 
-// drain is a drain of types that have a number of messages each.
+// drain is a drain of types with the same number of messages each.
 type drain struct {
 	types, each int
 	times       measure.Times
@@ -31,12 +31,12 @@ func (d *drain) speed(name string) measure.Summary {
 	return measure.Summarize(d.times.Ratios(nameBare, name))
 }
 
-// rate is how many messages per second a contender drains.
+// rate returns how many messages per second a contender drains.
 func (d *drain) rate(name string) float64 {
 	return float64(d.types*d.each) / d.times.Median(name).Seconds()
 }
 
-// perType is how many commands of a kind, or of all kinds, a contender sends for a type.
+// perType returns how many commands of a kind, or of all kinds, a contender sends per type.
 func (d *drain) perType(name, kind string) float64 {
 	sum := d.kinds[name][kind]
 	if kind == "" {

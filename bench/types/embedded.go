@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// few is how many messages each type has that is drained on SQLite.
+// few is the number of messages of each type that is drained on SQLite.
 const few = 5
 
 // embedded is the first drain of many small types on SQLite.
@@ -22,7 +22,7 @@ type embedded struct {
 	times   measure.Times
 }
 
-// ofTypes is the name of a contender.
+// ofTypes returns the name of a contender.
 func ofTypes(types, workers int) string {
 	return fmt.Sprintf("%d types, workers: %d", types, workers)
 }
@@ -43,7 +43,7 @@ func (e *embedded) perType(types, workers int) (ms []float64) {
 	return ms
 }
 
-// growth returns how many times as much a type takes with most types and workers as with the least, for each round.
+// growth returns the time per type with most types and workers, divided by that with the least, for each round.
 func (e *embedded) growth() (ratios []float64) {
 	least := e.perType(e.least())
 	for i, ms := range e.perType(e.most()) {
@@ -72,7 +72,7 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 	return e, err
 }
 
-// firstDrain has a group drain so many types that are new, in a database that is new.
+// firstDrain lets a group drain this many new types, in a new database.
 func (b *bench) firstDrain(ctx context.Context, g group, types int) measure.Contender {
 	var p *messages.Place
 	return measure.Contender{

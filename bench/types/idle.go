@@ -18,18 +18,18 @@ const (
 	stateOther  = "another one holds them"
 )
 
-// idle is what a replica costs while nothing is published.
+// idle is the cost of a replica while nothing is published.
 type idle struct {
 	types, held int
 	state       string
 	queue, lock float64 // commands per second
-	own, server float64 // cores that it and the server keep busy
+	own, server float64 // cores that the replica and the server keep busy
 	memory      float64 // bytes
 }
 
 func (i *idle) commands() float64 { return i.queue + i.lock }
 
-// perType is the memory of a type, or of one that it holds if it should hold all: some may have been lost.
+// perType returns the memory per type, or per held type if the replica should hold all: some may have been lost.
 func (i *idle) perType() float64 {
 	if i.state == stateHolds {
 		return i.memory / float64(max(i.held, 1))
@@ -37,17 +37,17 @@ func (i *idle) perType() float64 {
 	return i.memory / float64(i.types)
 }
 
-// spans are how long the parts of the measurement of idle replicas take.
+// spans are the durations of the parts of the measurement of idle replicas.
 type spans struct {
-	settle time.Duration // until what a start begins has ended
+	settle time.Duration // until the effects of a start have ended
 	calm   time.Duration // until a type that had messages counts as idle
 	count  time.Duration
 }
 
-// patience bounds waits for what must happen.
+// patience bounds waits for events that must happen.
 const patience = 15 * time.Minute
 
-// serverProcesses are the programs that make up the servers that the tests use.
+// serverProcesses are the programs of the servers that the tests use.
 var serverProcesses = []string{"mongod", "mongos", "ferretdb", "postgres"}
 
 // measureIdle also returns what the server does without any replica.
@@ -72,7 +72,7 @@ func (b *bench) measureIdle(ctx context.Context) (all []*idle, err error) {
 	return all, nil
 }
 
-// idle measures a replica whose types nobody holds, then the same one when it holds them, then another one beside it.
+// idle measures a replica whose types are free, then the same one when it holds them, then a second one beside it.
 func (b *bench) idle(ctx context.Context, n int, s spans) (all []*idle, err error) {
 	p, err := b.server.NewPlace(fmt.Sprintf("idle%d", n))
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *bench) idle(ctx context.Context, n int, s spans) (all []*idle, err erro
 	if err != nil {
 		return nil, err
 	}
-	// step measures a replica in a state, once it has had the time to get there.
+	// step measures a replica in a state, after it had the time to reach it.
 	step := func(state string, r int, wait time.Duration) error {
 		if err := server.Sleep(ctx, wait); err != nil {
 			return err
@@ -147,7 +147,7 @@ func appended(ctx context.Context, r *process, n int) error {
 	}
 }
 
-// count counts for a while what the replica, if there is one, and the server do.
+// count measures for a while what the replica, if there is one, and the server do.
 func count(ctx context.Context, span time.Duration, r *process, i *idle) (err error) {
 	var a, b answer
 	if r != nil {

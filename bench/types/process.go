@@ -14,7 +14,7 @@ import (
 // processEnv is set in a process that is a replica.
 const processEnv = "FENCEPOST_BENCH_TYPES_REPLICA"
 
-// Worker reports whether this process was started as a replica of this suite. If so, it has been one, and must exit with code.
+// Worker reports whether this process was started as a replica of this suite. If so, it has run as one, and must exit with code.
 func Worker() (code int, ok bool) {
 	if os.Getenv(processEnv) == "" {
 		return 0, false
@@ -26,12 +26,12 @@ func Worker() (code int, ok bool) {
 	return 0, true
 }
 
-// order is what a replica is told: one line of JSON. The answer is one, too.
+// order is a command for a replica: one line of JSON. So is the answer.
 type order struct {
 	Do    string // one of the verbs below
 	URL   string `json:",omitempty"` // open
 	Dir   string `json:",omitempty"` // open: of the files
-	Types int    `json:",omitempty"` // start, drain: serve the first so many types
+	Types int    `json:",omitempty"` // start, drain: serve the first this many types
 }
 
 // Verbs of orders.
@@ -46,7 +46,7 @@ const (
 	doClose  = "close"  // disconnect
 )
 
-// answer has what was asked for.
+// answer is the answer to an order.
 type answer struct {
 	Err      string           `json:",omitempty"`
 	Appended int              // drain, count: by the pool
@@ -79,7 +79,7 @@ func obey(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 }
 
-// process is a replica in a process of its own.
+// process is a replica in its own process.
 type process struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
@@ -121,7 +121,7 @@ func (p *process) tell(o order) (a answer, err error) {
 	return a, nil
 }
 
-// end lets the process end.
+// end ends the process.
 func (p *process) end() error {
 	_ = p.in.Close() // the process ends, or has ended
 	if err := p.cmd.Wait(); err != nil {
@@ -130,7 +130,7 @@ func (p *process) end() error {
 	return nil
 }
 
-// group are replicas that do the same at the same time.
+// group are replicas that execute the same orders concurrently.
 type group []*process
 
 func startGroup(ctx context.Context, n int) (g group, err error) {
@@ -151,7 +151,7 @@ func (g group) end() (err error) {
 	return err
 }
 
-// tell gives all the same order and waits for all answers.
+// tell sends all the same order and waits for all answers.
 func (g group) tell(o order) ([]answer, error) {
 	answers, failed := make([]answer, len(g)), make(chan error, len(g))
 	for i, p := range g {
@@ -168,7 +168,8 @@ func (g group) tell(o order) ([]answer, error) {
 	return answers, err
 }
 
-// drain has the replicas drain the first n types together, of which messages are pending. It returns the commands that they have sent.
+// drain lets the replicas drain the first n types together, of which messages are pending. It returns the commands that they have
+// sent.
 func (g group) drain(types, messages int) (kinds map[string]int64, err error) {
 	answers, err := g.tell(order{Do: doDrain, Types: types})
 	if err != nil {

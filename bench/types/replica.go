@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// replica is a pool with connections of its own, whose commands are counted.
+// replica is a pool with its own connections, whose commands are counted.
 type replica struct {
 	queue      queue.Queue
 	locker     *lock.Locker
@@ -33,7 +33,7 @@ type replica struct {
 	poolsError chan error
 }
 
-// names are the first n types.
+// names returns the first n types.
 func names(n int) []string {
 	types := make([]string, n)
 	for i := range types {
@@ -48,7 +48,7 @@ func (r *replica) obey(ctx context.Context, o order) (a answer, err error) {
 		r.dir = o.Dir
 		return a, r.open(ctx, o.URL)
 	case doStart:
-		// Types must stay held as long as that is measured.
+		// Types must stay held while that is measured.
 		return a, r.start(ctx, worker.Config{Types: names(o.Types), IdleTimeout: time.Hour})
 	case doDrain:
 		before := r.kinds()
@@ -117,7 +117,7 @@ func (r *replica) open(ctx context.Context, url string) error {
 	return nil
 }
 
-// kinds are the commands so far by name and collection.
+// kinds returns the commands so far by name and collection.
 func (r *replica) kinds() map[string]int64 {
 	kinds := map[string]int64{}
 	maps.Copy(kinds, r.ofQueue.ByKind())

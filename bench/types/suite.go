@@ -1,4 +1,5 @@
-// Package types measures what many types cost: replicas while nothing is published, and drains of few messages of each type.
+// Package types measures the cost of many types: replicas while nothing is published, and drains of few messages of each
+// type.
 package types
 
 import (
@@ -37,7 +38,7 @@ func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	return suite.Run(ctx, b.measure, b.result)
 }
 
-// rounds is the number of rounds: all that this suite measures takes long.
+// rounds is the number of rounds: all measurements of this suite are slow.
 func (b *bench) rounds() int { return max(b.o.Rounds/5, 1) }
 
 // half is the number of rounds of embedded drains. One takes half a minute, and they differ by a third.

@@ -46,7 +46,7 @@ func AvailableMemory() int64 {
 	b, _ := os.ReadFile("/proc/meminfo")
 	var kib, limit int64
 	fmt.Sscanf(field(string(b), "MemAvailable"), "%d", &kib)
-	b, _ = os.ReadFile("/sys/fs/cgroup/memory.max") // of the outermost group that this process sees; "max" means no limit
+	b, _ = os.ReadFile("/sys/fs/cgroup/memory.max") // of the outermost group visible to this process; "max" means no limit
 	if n, _ := fmt.Sscanf(string(b), "%d", &limit); n == 1 {
 		return min(kib<<10, limit)
 	}
@@ -74,13 +74,13 @@ func Load() string {
 	return one
 }
 
-// Elsewhere begins to measure how many cores other processes keep busy; the function that it returns ends the measurement.
+// Elsewhere begins to measure how many cores other processes keep busy; the returned function ends the measurement.
 func Elsewhere() func() float64 {
 	start, before := time.Now(), busyElsewhere()
 	return func() float64 { return max(0, busyElsewhere()-before) / time.Since(start).Seconds() }
 }
 
-// busyElsewhere returns the seconds that all cores together have worked for others since the machine started.
+// busyElsewhere returns the seconds of processor time that other processes have used on all cores since the machine started.
 func busyElsewhere() float64 {
 	const tick = .01 // of /proc/stat, seconds
 	b, _ := os.ReadFile("/proc/stat")
@@ -92,8 +92,8 @@ func busyElsewhere() float64 {
 	return (user+nice+system+irq+soft+steal)*tick - ours
 }
 
-// Busy begins to measure how long processes of these names work; the function that it returns ends it: seconds of processor time of all
-// of them, NaN if there are none.
+// Busy begins to measure the processor time of processes with these names. The returned function ends the measurement and returns the
+// seconds of all of them together, NaN if there are none.
 func Busy(names ...string) func() float64 {
 	before := processes(names)
 	return func() float64 {
@@ -108,14 +108,14 @@ func Busy(names ...string) func() float64 {
 	}
 }
 
-// processes returns how many seconds each process of these names has worked.
+// processes returns the seconds of processor time used by each process with one of these names.
 func processes(names []string) map[string]float64 {
 	const tick = .01 // of /proc/<pid>/stat, seconds
 	seconds := map[string]float64{}
 	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	for _, path := range paths {
 		b, _ := os.ReadFile(path)
-		before, rest, _ := strings.Cut(string(b), ") ") // behind the name, which is in parentheses
+		before, rest, _ := strings.Cut(string(b), ") ") // after the name, which is in parentheses
 		_, name, _ := strings.Cut(before, "(")
 		fields := strings.Fields(rest)
 		if len(fields) < 13 || !slices.Contains(names, name) {
@@ -128,7 +128,7 @@ func processes(names []string) map[string]float64 {
 	return seconds
 }
 
-// FileSystem describes what dir is on, for example "ext4 on a virtio disk", and reports whether that is memory.
+// FileSystem describes the file system of dir, for example "ext4 on a virtio disk", and reports whether it is in memory.
 func FileSystem(dir string) (description string, inMemory bool) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	dir, err := filepath.Abs(dir)
@@ -152,8 +152,8 @@ func FileSystem(dir string) (description string, inMemory bool) {
 	return kind + " on a " + device(block), false
 }
 
-// mountOf returns the type and the source of the mount that the directory is in: the longest mount point wins, of equal
-// ones the last.
+// mountOf returns the type and the source of the mount that contains the directory: the longest mount point wins, and of equal ones the
+// last.
 func mountOf(mountinfo, dir string) (kind, source string) {
 	longest := -1
 	for line := range strings.Lines(mountinfo) {
@@ -179,7 +179,7 @@ func device(block string) string {
 			break
 		}
 	}
-	for _, dir := range []string{block, filepath.Dir(block)} { // a partition's queue is its disk's
+	for _, dir := range []string{block, filepath.Dir(block)} { // a partition uses the queue of its disk
 		b, err := os.ReadFile(filepath.Join(dir, "queue/rotational"))
 		if err == nil {
 			return what + map[string]string{"0": ", flagged not rotational", "1": ", flagged rotational"}[strings.TrimSpace(string(b))]
@@ -188,7 +188,7 @@ func device(block string) string {
 	return what
 }
 
-// Versions returns the versions of the named modules, as this program was built with them.
+// Versions returns the versions of the named modules that this program was built with.
 func Versions(modules ...string) string {
 	var found []string
 	info, _ := debug.ReadBuildInfo()

@@ -20,7 +20,8 @@ type Contender struct {
 	Check   func() error // after each Run, outside the measured time; may be nil
 }
 
-// Plan says how often. A round consists of Blocks runs of every contender; the order within a block is random.
+// Plan says how often to measure. A round consists of Blocks runs of every contender; the order within a block is
+// random.
 type Plan struct {
 	Rounds, Blocks int
 	EndBlock       func() error // outside the measured time; may be nil
@@ -71,7 +72,7 @@ func once(ctx context.Context, c *Contender) (time.Duration, error) {
 			return 0, fmt.Errorf("prepare %s: %w", c.Name, err)
 		}
 	}
-	runtime.GC() // no contender pays for another's garbage
+	runtime.GC() // no contender pays for the garbage of another
 	start := time.Now()
 	if err := c.Run(); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.Name, err)
@@ -85,8 +86,8 @@ func once(ctx context.Context, c *Contender) (time.Duration, error) {
 	return took, nil
 }
 
-// Ratios returns how many times as long a took as b, for each round: the median of a's blocks over the median of b's.
-// With a the yardstick it is the speed of b, 1 meaning as fast.
+// Ratios returns a's time divided by b's, for each round: the median of a's blocks over the median of b's. If a is
+// the yardstick, this is the speed of b, and 1 means equally fast.
 func (t Times) Ratios(a, b string) []float64 {
 	ratios := make([]float64, len(t[a]))
 	for i := range ratios {
@@ -95,8 +96,8 @@ func (t Times) Ratios(a, b string) []float64 {
 	return ratios
 }
 
-// Whole returns the same ratio for the sums of all blocks. It counts what a median hides, such as a new segment every
-// thousand batches, but also all other load on the machine.
+// Whole returns the same ratio for the sums of all blocks. It includes what a median hides, such as a new segment
+// every thousand batches, but also all other load on the machine.
 func (t Times) Whole(a, b string) float64 { return t.sum(a) / t.sum(b) }
 
 func (t Times) sum(name string) (s float64) {
@@ -128,14 +129,14 @@ func medianSeconds(ds []time.Duration) float64 {
 // Summary describes a sample.
 type Summary struct{ Min, Q1, Median, Q3, Max float64 }
 
-// Summarize returns the quantiles of values, interpolated between neighbours; NaN when there are none.
+// Summarize returns the quantiles of values, interpolated between neighbours; NaN if there are none.
 func Summarize(values []float64) Summary {
 	s := slices.Clone(values)
 	slices.Sort(s)
 	return Summary{Min: quantile(s, 0), Q1: quantile(s, .25), Median: quantile(s, .5), Q3: quantile(s, .75), Max: quantile(s, 1)}
 }
 
-// Quantile returns the value below which the share q of values is, as in Summarize.
+// Quantile returns the value below which the share q of values lies, as in Summarize.
 func Quantile(values []float64, q float64) float64 {
 	return quantile(slices.Sorted(slices.Values(values)), q)
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Fill writes a file to about size bytes with what write appends, as a worker does, with checkpoints where they are due. The last tail bytes are behind
-// the last checkpoint: so many records.
+// Fill writes a file to about size bytes with the records that write appends, as a worker does, with checkpoints when they are due. The
+// last tail bytes are after the last checkpoint; behind is the number of their records.
 func Fill(ctx context.Context, w *storage.Writer, size, tail int64, write func() error) (behind uint64, err error) {
 	until := func(end int64, checkpoints bool) error {
 		for w.Size() < end {

@@ -1,5 +1,5 @@
-// Package messages has the messages that suites drain: messages that can be checked for completeness, in a database on a
-// server, and the minimal work that any program must do to fetch them.
+// Package messages provides the messages that suites drain: messages that can be checked for completeness, in a database
+// on a server, and the minimal work that any program must do to fetch them.
 package messages
 
 import (
@@ -18,10 +18,10 @@ import (
 // Sizes.
 const (
 	MessageSize = 256  // bytes of a payload
-	BatchSize   = 1000 // messages of a batch, everywhere
+	BatchSize   = 1000 // messages per batch, everywhere
 )
 
-// filler is what payloads are cut from: nothing that a server could compress.
+// filler is the source of payloads: data that a server cannot compress.
 var filler = func() []byte {
 	b := make([]byte, 8<<10)
 	r := rand.NewChaCha8([32]byte{1})
@@ -29,7 +29,7 @@ var filler = func() []byte {
 	return b
 }()
 
-// Payload is the i-th message of a type. What was drained can be compared with it.
+// Payload returns the i-th message of a type. Drained messages can be compared with it.
 func Payload(i int) []byte {
 	p := make([]byte, 0, MessageSize)
 	p = binary.LittleEndian.AppendUint64(p, uint64(i))
@@ -37,7 +37,7 @@ func Payload(i int) []byte {
 	return append(p, filler[from:from+MessageSize-8]...)
 }
 
-// Number is the i of Payload(i).
+// Number returns the i of Payload(i).
 func Number(p []byte) (int, error) {
 	if len(p) != MessageSize {
 		return 0, fmt.Errorf("a message of %d bytes, want %d", len(p), MessageSize)
@@ -49,10 +49,10 @@ func Number(p []byte) (int, error) {
 	return i, nil
 }
 
-// Journal is the durable file of contenders that have none of their own: payload after payload.
+// Journal is the durable file of contenders that have none of their own: a sequence of payloads.
 type Journal struct{ F *os.File }
 
-// OpenJournal opens or makes a journal.
+// OpenJournal opens or creates a journal.
 func OpenJournal(dir, name string) (*Journal, error) {
 	f, err := os.OpenFile(filepath.Join(dir, name+".raw"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	return &Journal{f}, err
@@ -95,7 +95,7 @@ func Each(b []byte, f func(i int) error) error {
 	return nil
 }
 
-// Check that the file has the messages 0, 1, 2 … n-1 in this order.
+// Check checks that the file has the messages 0, 1, 2 … n-1 in this order.
 func (j *Journal) Check(n int) error {
 	next := 0
 	if err := j.Each(InOrder(&next)); err != nil {
@@ -104,7 +104,7 @@ func (j *Journal) Check(n int) error {
 	return Complete(filepath.Base(j.F.Name()), next, n)
 }
 
-// InOrder takes the messages from *next on, one after the other.
+// InOrder returns a function that accepts the messages from *next on, one after another.
 func InOrder(next *int) func(int) error {
 	return func(i int) error {
 		if i != *next {
@@ -115,7 +115,7 @@ func InOrder(next *int) func(int) error {
 	}
 }
 
-// Complete returns an error if something does not have as many messages as it should.
+// Complete returns an error if something does not have the wanted number of messages.
 func Complete(what string, got, want int) error {
 	if got != want {
 		return fmt.Errorf("%s has %d messages, want %d", what, got, want)
@@ -123,7 +123,7 @@ func Complete(what string, got, want int) error {
 	return nil
 }
 
-// AsSet collects messages in any order, each at most once.
+// AsSet returns a function that collects messages in any order, each at most once.
 func AsSet(seen map[int]bool) func(int) error {
 	return func(i int) error {
 		if seen[i] {

@@ -24,19 +24,19 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// Server is the MongoDB server of a run, and what the run has made on it.
+// Server is the MongoDB server of a run, and everything that the run has created on it.
 type Server struct {
 	URI    string
-	Name   string // what it calls itself
+	Name   string // the name it reports
 	Client *mongo.Client
 
-	base   string // begins the names of the run's databases
+	base   string // prefix of the names of the run's databases
 	dir    string
 	places []*Place
 	stop   func() error
 }
 
-// Connect returns the server of a suite's run: the one that the options name, or one of its own.
+// Connect returns the server of a suite's run: the one named in the options, or a new one.
 func Connect(ctx context.Context, o suite.Options, name string) (_ *Server, err error) {
 	uri, stop, err := server.Start(ctx, o.MongoDB, o.Logf)
 	if err != nil {
@@ -52,7 +52,7 @@ func Connect(ctx context.Context, o suite.Options, name string) (_ *Server, err 
 	return s, nil
 }
 
-// Close leaves nothing behind.
+// Close removes everything that the run has created.
 func (s *Server) Close(ctx context.Context) (err error) {
 	end, cancel := server.Undisturbed(ctx)
 	defer cancel()
@@ -66,31 +66,31 @@ func (s *Server) Close(ctx context.Context) (err error) {
 	return errors.Join(err, server.Drop(end, s.Client, names...), s.Client.Disconnect(end), s.stop())
 }
 
-// Keep closes a place that was made without the server with it.
+// Keep makes the server's Close also close a place that was made without the server.
 func (s *Server) Keep(p *Place) { s.places = append(s.places, p) }
 
-// Place is a contender's own: a database on the server, a directory, and what it was given so far.
+// Place belongs to one contender: a database on the server, a directory, and the messages it has received so far.
 type Place struct {
 	URI      string // of the backend, with the database
 	Dir      string
-	Messages *mongo.Collection   // as Fencepost writes: a majority has it, in its journal
+	Messages *mongo.Collection   // with Fencepost's write concern: a majority has it, in its journal
 	Relaxed  *mongo.Collection   // for deletions
 	Given    map[string]int      // by type: messages 0 … Given-1 were loaded
 	Drained  map[string]int      // by type: … and 0 … Drained-1 were taken out
 	Journals map[string]*Journal // nil: closed
 	Backend  *fencepost.Backend  // of Fencepost
 
-	Sink Sink       // if set, where Bare puts what it takes out of the only type, instead of a journal
-	FS   storage.FS // where Fencepost's files are; nil: in Dir
+	Sink Sink       // if set, where Bare puts the messages of the only type, instead of a journal
+	FS   storage.FS // the file system of Fencepost's files; nil: in Dir
 }
 
-// Sink is where a bare loop puts payloads.
+// Sink is the destination of a bare loop's payloads.
 type Sink interface {
 	Append(p []byte) error // p is durable when it returns
-	Check(n int) error     // that it has the messages 0, 1, 2 … n-1 in this order
+	Check(n int) error     // checks that it has the messages 0, 1, 2 … n-1 in this order
 }
 
-// NewPlace makes a place; it is closed and dropped with the server.
+// NewPlace makes a place; Close closes and drops it.
 func (s *Server) NewPlace(name string) (*Place, error) {
 	database := s.base + "_" + name
 	dir := filepath.Join(s.dir, name)
@@ -109,7 +109,7 @@ func (s *Server) NewPlace(name string) (*Place, error) {
 	return p, nil
 }
 
-// NewBackend makes a place where Fencepost works.
+// NewBackend makes a place for Fencepost.
 func (s *Server) NewBackend(ctx context.Context, name string) (*Place, error) {
 	p, err := s.NewPlace(name)
 	if err == nil {
@@ -118,7 +118,8 @@ func (s *Server) NewBackend(ctx context.Context, name string) (*Place, error) {
 	return p, err
 }
 
-// OpenEmbedded makes a place without a server, in a new directory: Fencepost's on SQLite. Keep closes it at the end, or the caller does.
+// OpenEmbedded makes a place without a server, in a new directory, for Fencepost on SQLite. Keep closes it at the end, or the caller
+// does.
 func OpenEmbedded(ctx context.Context, dir string) (*Place, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (p *Place) close(ctx context.Context) error {
 	return err
 }
 
-// WithDatabase puts a database's name into a URI. By hand, because a list of hosts is not a valid URL.
+// WithDatabase puts a database's name into a URI. It parses the URI by hand, because a list of hosts is not a valid URL.
 func WithDatabase(uri, name string) string {
 	scheme, rest, _ := strings.Cut(uri, "://")
 	rest, query, asks := strings.Cut(rest, "?")
@@ -165,7 +166,7 @@ func WithDatabase(uri, name string) string {
 	return uri
 }
 
-// Clear starts with a new collection, so that no contender pays for what others have deleted.
+// Clear creates a new collection, so that no contender pays for what others have deleted.
 func (p *Place) Clear(ctx context.Context) error {
 	if err := p.Messages.Drop(ctx); err != nil {
 		return err
@@ -176,9 +177,9 @@ func (p *Place) Clear(ctx context.Context) error {
 	return p.introduce(ctx)
 }
 
-// introduce uses a new collection with many commands at the same time. A server with a process for each connection (PostgreSQL behind
-// FerretDB) learns of the collection in each of them. Otherwise a loop with one connection would pay for that once, and a contender
-// with several connections several times, in each round.
+// introduce uses a new collection with many concurrent commands. A server with a process for each connection (PostgreSQL behind
+// FerretDB) learns of the collection in each of them. Otherwise a loop with one connection would pay for that once, and a contender with
+// several connections several times, in each round.
 func (p *Place) introduce(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range introductions {
@@ -194,7 +195,7 @@ func (p *Place) introduce(ctx context.Context) error {
 	return g.Wait()
 }
 
-// useEmpty sends each command that drains send, and finds nothing.
+// useEmpty sends each command that drains use, and finds nothing.
 func (p *Place) useEmpty(ctx context.Context) error {
 	none := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: "/"}, {Key: "$lt", Value: "0"}}}}
 	for _, ask := range []func() (*mongo.Cursor, error){
@@ -215,15 +216,15 @@ func (p *Place) useEmpty(ctx context.Context) error {
 	return err
 }
 
-const introductions = 16 // commands at the same time
+const introductions = 16 // concurrent commands
 
-// Source makes documents as a publisher would have stored them.
+// Source creates documents as a publisher would have stored them.
 type Source struct {
 	producer uint64
 	n        uint64
 }
 
-// NewSource is a producer that has stored nothing yet.
+// NewSource returns a producer that has stored nothing yet.
 func NewSource() *Source { return &Source{producer: rand.Uint64()} }
 
 // Documents returns the next n messages of a type.
@@ -239,7 +240,7 @@ func (p *Place) Documents(from *Source, typ string, n int) []any {
 	return docs
 }
 
-// Load stores n messages of each type with raw inserts, in batches; a type's have one producer.
+// Load stores n messages of each type with raw inserts, in batches; each type has one producer.
 func (p *Place) Load(ctx context.Context, n int, types ...string) error {
 	var batch []any
 	for i, typ := range types {
@@ -276,9 +277,8 @@ func (p *Place) sink(typ string) (Sink, error) {
 	return p.Journal(typ)
 }
 
-// Bare is the loop that every drain is compared with: find, write, fdatasync, deleteMany; no lock, no framing, no check of
-// anything. It ends when a find returns nothing, or at limit messages if that is not 0. batch, if not nil, is called
-// after each batch.
+// Bare is the loop that every drain is compared with: find, write, fdatasync, deleteMany; no lock, no framing, no checks. It ends when a
+// find returns nothing, or at limit messages if that is not 0. batch, if not nil, is called after each batch.
 func (p *Place) Bare(ctx context.Context, typ string, limit int, batch func(n int)) error {
 	sink, err := p.sink(typ)
 	if err != nil {
@@ -321,8 +321,8 @@ func (p *Place) Bare(ctx context.Context, typ string, limit int, batch func(n in
 	return nil
 }
 
-// Drain drains with a pool, from New to the end of Run: the lock is acquired, the file opened, everything drained, the
-// type seen empty by a sweep from the start, the file closed, the lock released.
+// Drain drains with a pool, from New to the end of Run: the lock is acquired, the file opened, everything drained, the type seen empty
+// by a sweep from the start, the file closed, the lock released.
 func (p *Place) Drain(ctx context.Context, types ...string) error {
 	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir, Storage: storage.Options{FS: p.FS}}, Types: types, UntilEmpty: true})
 	if err == nil {
@@ -339,7 +339,7 @@ func (p *Place) Drain(ctx context.Context, types ...string) error {
 	return Complete("what the pool appended", int(pool.Stats().Appended), want)
 }
 
-// Empty checks that nothing is left of what was given.
+// Empty checks that everything given was drained.
 func (p *Place) Empty(ctx context.Context) error {
 	for typ, n := range p.Given {
 		if err := Complete("what was drained of "+typ, p.Drained[typ], n); err != nil {
@@ -353,7 +353,7 @@ func (p *Place) Empty(ctx context.Context) error {
 	return errors.Join(err, fmt.Errorf("messages are left in %s", p.Messages.Database().Name()))
 }
 
-// Verify checks all files: Fencepost's by Verify, and that each has its type's messages in order, each once.
+// Verify checks all files: Fencepost's by Verify, and that each has the messages of its type in order, each once.
 func (p *Place) Verify(ctx context.Context) error {
 	for typ, n := range p.Drained {
 		if j, bare := p.Journals[typ]; bare || p.Sink != nil {

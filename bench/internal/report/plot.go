@@ -37,7 +37,7 @@ const (
 	panelGap, marginBottom, edge = 30.0, 92.0, 20.0
 )
 
-// Colours that people who see colours differently can tell apart (Okabe and Ito); each series has a marker of its own, too.
+// A palette that is distinguishable with colour vision deficiency (Okabe and Ito); each series has its own marker as well.
 var colours = []string{"#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"}
 
 // SVG draws the plot.
@@ -124,7 +124,7 @@ func (p *Plot) legend(c *canvas, middle, y float64) {
 	c.text(at+18, y, "start", "", p.LineName)
 }
 
-// ticks returns 1, 2, 5, 10, … such that the first is below and the last above everything that is drawn.
+// ticks returns 1, 2, 5, 10, … such that the first is below and the last above all drawn values.
 func (p *Plot) ticks() []float64 {
 	lo, hi := p.Line, p.Line
 	for _, panel := range p.Panels {

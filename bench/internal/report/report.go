@@ -28,7 +28,7 @@ func Spread(s measure.Summary) string {
 	return fmt.Sprintf("%s (%s–%s)", Ratio(s.Median), Ratio(s.Q1), Ratio(s.Q3))
 }
 
-// Ratio formats a ratio with as many digits as mean something.
+// Ratio formats a ratio with its significant digits.
 func Ratio(v float64) string {
 	switch {
 	case math.IsNaN(v):
@@ -40,7 +40,7 @@ func Ratio(v float64) string {
 	}
 }
 
-// Verdict says whether the median is within a target, and admits it when the quartiles are on both sides of it.
+// Verdict says whether the median meets a target, and says so if the quartiles are on both sides of it.
 func Verdict(s measure.Summary, atLeast bool, target float64) string {
 	met := s.Median >= target
 	if !atLeast {
@@ -60,8 +60,8 @@ func markers(name string) (begin, end string) {
 	return "<!-- suite " + name + ": begin -->\n", "<!-- suite " + name + ": end -->\n"
 }
 
-// ReplaceSection returns doc with the section of a suite replaced, or appended when there is none yet. Everything else stays
-// as it is, so that suites can be run one by one.
+// ReplaceSection returns doc with the section of a suite replaced, or appended if there is none yet. Everything else stays
+// unchanged, so that suites can be run one by one.
 func ReplaceSection(doc, name, body string) (string, error) {
 	begin, end := markers(name)
 	section := begin + strings.TrimRight(body, "\n") + "\n" + end

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Process is a server that this program has started.
+// Process is a server started by this program.
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	said bytes.Buffer // to be read when done
+	said bytes.Buffer // to be read after done
 }
 
 // StartProcess starts a server, as the given user if there is one. It ends with this program, however that ends.
@@ -31,12 +31,12 @@ func StartProcess(as *syscall.Credential, dir, path string, args ...string) (*Pr
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // that it ended is all there is to know: it is stopped, or said reads why
+		_ = p.cmd.Wait() // only its end matters: it was stopped, or said has the reason
 	}()
 	return p, nil
 }
 
-// Stop asks the server to end, by the signal for a fast end, and makes sure of it.
+// Stop sends the server the signal for a fast end, and makes sure that it ends.
 func (p *Process) Stop(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s) // it may have ended
 	select {
@@ -67,7 +67,7 @@ func (p *Process) Await(ctx context.Context, answers func(context.Context) error
 	}
 }
 
-// Get requests url, and returns the status of the answer, whatever that is.
+// Get requests url, and returns the status of the answer, whatever it is.
 func Get(ctx context.Context, url string) (status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func ProductDir(ctx context.Context) (string, error) {
 	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(mod)))), nil
 }
 
-// FreePort is a port of the loopback interface that was free just now.
+// FreePort returns a port of the loopback interface that was free a moment ago.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

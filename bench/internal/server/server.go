@@ -1,4 +1,4 @@
-// Package server gives every suite a MongoDB: a connection, its name, and cleanup.
+// Package server provides every suite with a MongoDB: a connection, its name, and cleanup.
 package server
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// NewDatabase names the database of a suite's run. Names of what else the run makes begin with it, and the names of all
-// of the suite's runs with Prefix(suite).
+// NewDatabase names the database of a suite's run. The names of everything else that the run creates begin with it;
+// those of all runs of the suite begin with Prefix(suite).
 func NewDatabase(suite string) string {
 	return Prefix(suite) + bson.NewObjectID().Hex()[8:] // without the time: a name has at most 63 bytes
 }
 
-// Prefix begins the names of all databases that a suite's runs make.
+// Prefix is the beginning of the names of all databases that a suite's runs create.
 func Prefix(suite string) string { return "fencepost_bench_" + suite + "_" }
 
-// Start returns the URI of a server: uri, or one of its own if that is empty, which stop ends.
+// Start returns the URI of a server: uri, or a new one if that is empty, which stop ends.
 func Start(ctx context.Context, uri string, logf func(string, ...any)) (_ string, stop func() error, err error) {
 	if uri != "" {
 		return uri, func() error { return nil }, nil
@@ -54,14 +54,14 @@ type Sent struct {
 	byKind map[string]int64
 }
 
-// ByKind are the commands so far by name and collection.
+// ByKind returns the commands so far by name and collection.
 func (s *Sent) ByKind() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.byKind)
 }
 
-// Monitor counts.
+// Monitor returns a monitor that counts commands.
 func (s *Sent) Monitor() *event.CommandMonitor {
 	return &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
 		if e.CommandName == "endSessions" {
@@ -78,14 +78,14 @@ func (s *Sent) Monitor() *event.CommandMonitor {
 	}}
 }
 
-// Dial returns a client like the one that mongolock.Open makes, for all contenders, and the commands that it has sent.
+// Dial returns a client like the one of mongolock.Open, for all contenders, and the commands that it has sent.
 func Dial(uri string) (*mongo.Client, *Sent, error) {
 	sent := new(Sent)
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetMaxPoolSize(5).SetRetryWrites(false).SetMonitor(sent.Monitor()))
 	return client, sent, err
 }
 
-// Describe asks a server what it is.
+// Describe returns a server's own description.
 func Describe(ctx context.Context, client *mongo.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -112,8 +112,8 @@ func Describe(ctx context.Context, client *mongo.Client) (string, error) {
 	return "MongoDB " + info.Version + ", standalone", nil
 }
 
-// Drop drops databases until they stay away: what a killed worker, or an operation whose context ended, has sent to the
-// server may arrive after a drop and create one again.
+// Drop drops databases until they stay away: requests of a killed worker, or of an operation whose context ended, may
+// reach the server after a drop and create a database again.
 func Drop(ctx context.Context, client *mongo.Client, names ...string) error {
 	for len(names) > 0 {
 		for _, name := range names {
@@ -133,7 +133,7 @@ func Drop(ctx context.Context, client *mongo.Client, names ...string) error {
 	return nil
 }
 
-// Databases are those that a suite's runs have made.
+// Databases returns the databases that a suite's runs have created.
 func Databases(ctx context.Context, uri, suite string) (names []string, err error) {
 	client, _, err := Dial(uri)
 	if err != nil {
@@ -144,12 +144,12 @@ func Databases(ctx context.Context, uri, suite string) (names []string, err erro
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, Prefix(suite)) }), err
 }
 
-// Undisturbed is a context for cleaning up.
+// Undisturbed returns a context for cleaning up.
 func Undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 }
 
-// Sleep waits for d, or for the end of ctx, which is its error.
+// Sleep waits for d, or until ctx ends, and then returns its error.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -1,4 +1,4 @@
-// Package suitetest has helpers for the tests of suites.
+// Package suitetest provides helpers for the tests of suites.
 package suitetest
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
-// Check checks that a suite's section contains the wanted texts, and none of the unwanted: no NaN, and neither the directory nor
+// Check checks that a suite's section contains the wanted texts and none of the unwanted: no NaN, and neither the directory nor
 // the server of the run.
 func Check(t *testing.T, o suite.Options, res *suite.Result, wanted, unwanted []string) {
 	t.Helper()
