@@ -101,7 +101,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 		}
 		s, n, ok := parsePayload([]byte(e.Payload))
 		if !ok || s.typ != typ || n > len(known[s]) {
-			v.addf("foreign", "%s, index %d: nobody sent %.60q", typ, e.Index, e.Payload)
+			v.addf("foreign", "%s, index %d: no producer sent %.60q", typ, e.Index, e.Payload)
 			continue
 		}
 		if e.Payload != string(s.payload(n)) {
@@ -115,7 +115,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 		at[place{s, n}] = e.Index
 		switch known[s][n-1] {
 		case refused:
-			v.addf("refused", "%s, index %d: message %d of %s, which was told that it never will be there", typ, e.Index, n, s.producer)
+			v.addf("refused", "%s, index %d: message %d of %s, which was refused", typ, e.Index, n, s.producer)
 		case confirmed:
 			if n < last[s] {
 				v.addf("order", "%s, index %d: message %d of %s behind its %d", typ, e.Index, n, s.producer, last[s])
@@ -129,7 +129,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 		}
 		for i, o := range outcomes {
 			if _, there := at[place{s, i + 1}]; o == confirmed && !there {
-				v.addf("lost", "%s: message %d of %s was confirmed and is not there", typ, i+1, s.producer)
+				v.addf("lost", "%s: message %d of %s was confirmed and is missing", typ, i+1, s.producer)
 			}
 		}
 	}
