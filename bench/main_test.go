@@ -54,7 +54,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestRefusedFileSystem: ramfs is none that storage.Open accepts.
+// TestRefusedFileSystem: storage.Open does not accept ramfs.
 func TestRefusedFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("ramfs", dir, "ramfs", 0, ""); err != nil {

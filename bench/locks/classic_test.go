@@ -57,7 +57,7 @@ func mustClassic(t *testing.T, c *Classic, name string) *ClassicLock {
 	return l
 }
 
-// TestClassicExcludes: as long as nothing goes wrong the classic lock works, and duplicate keys are no errors.
+// TestClassicExcludes: without faults the classic lock works, and duplicate keys are not errors.
 func TestClassicExcludes(t *testing.T) {
 	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
 		c := open(ClassicOptions{Poll: time.Millisecond})
@@ -98,7 +98,7 @@ func TestClassicExcludes(t *testing.T) {
 	})
 }
 
-// TestClassicTokenResets: with the document its counter is gone. Ours only grows.
+// TestClassicTokenResets: the counter is deleted with its document. Fencepost's token only grows.
 func TestClassicTokenResets(t *testing.T) {
 	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
 		c, ours := open(ClassicOptions{}), ourLocker(t, db)
@@ -132,8 +132,8 @@ func sweep(t *testing.T, db *mongo.Database) {
 	}
 }
 
-// TestClassicZombieFreesItsSuccessorsLock: a holder that outlived its expiry deletes the document by name, and it is
-// another one's. Ours tells it that it lost the lock, and frees nothing.
+// TestClassicZombieFreesItsSuccessorsLock: a holder that outlived its expiry deletes the document by name, although it
+// belongs to another holder. Fencepost tells it that it lost the lock, and frees nothing.
 func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
 	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
 		c := open(ClassicOptions{Expiry: time.Millisecond})
@@ -156,7 +156,7 @@ func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Somebody takes the lock over while this holder knows nothing of it.
+		// Another process takes the lock over, and this holder does not know.
 		_, err = db.Collection(mongolock.DefaultCollection).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "n"}},
 			bson.D{{Key: "$set", Value: bson.D{{Key: "h.id", Value: bson.NewObjectID()}, {Key: "v", Value: bson.NewObjectID()}}}})
 		if err != nil {
@@ -172,13 +172,13 @@ func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
 	})
 }
 
-// TestClassicExpiredLockStaysUntilTheSweep: nobody takes an expired document over; the next in line waits for the server's
-// sweeper. Ours is taken over one lease after its holder died.
+// TestClassicExpiredLockStaysUntilTheSweep: an expired document is not taken over; the next in line waits for the server's
+// sweeper. Fencepost's lock is taken over one lease after its holder died.
 func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
 	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
 		c := open(ClassicOptions{Expiry: time.Millisecond})
 		shown := false
-		for range 5 { // the sweeper may come by just then
+		for range 5 { // the sweeper may run just then
 			mustClassic(t, c, "n")
 			time.Sleep(50 * time.Millisecond)
 			l, err := c.TryAcquire(t.Context(), "n")
@@ -195,8 +195,8 @@ func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
 	})
 }
 
-// TestClassicClockSkew: the expiry is the holder's clock. Of a holder whose clock is an hour behind the lock is swept
-// while it is held.
+// TestClassicClockSkew: the expiry is by the holder's clock. If that is an hour behind, the lock is swept while it is
+// held.
 func TestClassicClockSkew(t *testing.T) {
 	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
 		behind := open(ClassicOptions{Clock: func() time.Time { return time.Now().Add(-time.Hour) }})

@@ -47,8 +47,8 @@ func databases(t *testing.T, uri string) []string {
 	return names
 }
 
-// noneLeft fails if a run on the server has left its database behind. before are those that were there before, as others may
-// be using the server.
+// noneLeft fails if a run on the server has left its database behind. before are the databases that existed before, because
+// other programs may be using the server.
 func noneLeft(t *testing.T, uri string, before []string) {
 	for _, name := range databases(t, uri) {
 		if !slices.Contains(before, name) {
@@ -63,7 +63,7 @@ func TestCancelledRunEnds(t *testing.T) {
 	t.Run("during", func(t *testing.T) {
 		for _, at := range []string{"uncontended", "hand-off", "idle", "recovery"} {
 			t.Run(at, func(t *testing.T) {
-				t.Parallel() // all of them wait for much of their time
+				t.Parallel() // each of them spends much of its time waiting
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				o := suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, MongoDB: uri}
@@ -101,7 +101,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// lax is a lock that everybody gets.
+// lax is a lock that every caller gets.
 type lax struct{ tokens int64 }
 
 func (l *lax) acquire(context.Context, string) (held, error)   { l.tokens++; return l, nil }
@@ -110,7 +110,7 @@ func (*lax) close(context.Context) error                       { return nil }
 func (*lax) release(context.Context) error                     { return nil }
 func (l *lax) token() int64                                    { return l.tokens }
 
-// stuck is a lock that nobody else gets any more after the first.
+// stuck is a lock that no other caller gets after the first one.
 type stuck struct{ lax }
 
 func (*stuck) try(context.Context, string) (held, error) { return nil, lock.ErrHeld }

@@ -26,8 +26,8 @@ func databases(t *testing.T, uri string) []string {
 	return names
 }
 
-// noneLeft fails if a run on the server has left a database behind. before are those that were there before, as others may be
-// using the server.
+// noneLeft fails if a run on the server has left a database behind. before are the databases that existed before, because
+// other programs may be using the server.
 func noneLeft(t *testing.T, uri string, before []string) {
 	for _, name := range databases(t, uri) {
 		if !slices.Contains(before, name) {
@@ -40,7 +40,7 @@ func noneLeft(t *testing.T, uri string, before []string) {
 func TestQuick(t *testing.T) {
 	uri := mongotest.URI(t)
 	before := databases(t, uri)
-	dir, err := os.MkdirTemp("", "fencepost-bench-test-") // not t.TempDir, which nobody else can enter: PostgreSQL does not run as root
+	dir, err := os.MkdirTemp("", "fencepost-bench-test-") // not t.TempDir, which only its owner can enter: PostgreSQL does not run as root
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestPeerThatCannotBeHad: a row says why, and the run goes on.
+// TestPeerThatCannotBeHad: a row says why, and the run continues.
 func TestPeerThatCannotBeHad(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := startRedis(t.Context(), t.TempDir(), nil)

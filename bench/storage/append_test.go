@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
-// TestLogsHoldWhatTheyAreGiven: nobody is measured doing nothing.
+// TestLogsHoldWhatTheyAreGiven: no contender is measured doing nothing.
 func TestLogsHoldWhatTheyAreGiven(t *testing.T) {
 	for _, opener := range openers {
 		for _, durable := range []bool{true, false} {

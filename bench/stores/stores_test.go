@@ -37,7 +37,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// TestGatewayThatCannotBeHad: its row says why, and the run goes on.
+// TestGatewayThatCannotBeHad: its row says why, and the run continues.
 func TestGatewayThatCannotBeHad(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := startGateway(t.Context(), suite.Options{Dir: t.TempDir(), Quick: true, Logf: t.Logf}); !errors.Is(err, errNone) {
@@ -49,7 +49,7 @@ func TestGatewayThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// TestSinkNoticesWhatIsWrong: a bare loop that lost, repeated or damaged something is none to compare with.
+// TestSinkNoticesWhatIsWrong: a bare loop that lost, repeated or damaged a message is no valid comparison.
 func TestSinkNoticesWhatIsWrong(t *testing.T) {
 	write := func(batches ...[]byte) *sink {
 		s := &sink{ctx: context.Background(), store: slotstest.NewMem(1 << 20)}

@@ -76,7 +76,7 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-// TestReplicaThatFails: the error says what the replica was told and what went wrong, and its process goes on.
+// TestReplicaThatFails: the error has the order and the cause, and the replica's process continues.
 func TestReplicaThatFails(t *testing.T) {
 	g, err := startGroup(t.Context(), 2)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestReplicaThatFails(t *testing.T) {
 	}
 }
 
-// TestDrainThatIsIncomplete: replicas that did not drain everything are none to compare with.
+// TestDrainThatIsIncomplete: replicas that did not drain everything are no valid comparison.
 func TestDrainThatIsIncomplete(t *testing.T) {
 	g, err := startGroup(t.Context(), 1)
 	if err != nil {

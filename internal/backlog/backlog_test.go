@@ -54,12 +54,12 @@ func TestSamplerIsBounded(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: 100 * time.Millisecond}
 		s := &Sampler{Queue: q}
 		defer s.Close()
-		for range 3 { // callers that ask while a round is under way share it, and its result for 5 s
+		for range 3 { // callers during a round share it, and its result for 5 s
 			if got := s.Samples(t.Context(), names(20)); len(got) != 20 {
 				t.Errorf("%d samples of 20", len(got))
 			}
 		}
-		if q.asked.Load() != 20 || q.mostAtATime != parallel { // the round is over
+		if q.asked.Load() != 20 || q.mostAtATime != parallel { // the round has ended
 			t.Errorf("asked %d times, %d at a time", q.asked.Load(), q.mostAtATime)
 		}
 		time.Sleep(defaultEvery)
@@ -70,7 +70,7 @@ func TestSamplerIsBounded(t *testing.T) {
 	})
 }
 
-// Types that a round was too short for come first in the next one.
+// Types that did not fit into a round come first in the next one.
 func TestSamplerLeavesNoneOutForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Sampler{Queue: &slow{Queue: queuetest.NewMemory(), takes: time.Second}}
@@ -92,7 +92,7 @@ func TestSamplerLeavesNoneOutForEver(t *testing.T) {
 	})
 }
 
-// Close ends a round whose questions are never answered; nothing is asked after it.
+// Close ends a round whose queries are never answered; no query follows it.
 func TestSamplerCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: time.Hour}
@@ -113,8 +113,8 @@ func TestSamplerCloses(t *testing.T) {
 	})
 }
 
-// With more types than a round asks about, the first group is asked about in each round and the others in turn; a sum is complete when all were
-// asked about, and nothing is reported once the server is away.
+// If a round does not query all types, the first group is queried in each round and the others in turn; a sum is complete once all were
+// queried, and nothing is reported while the server is unreachable.
 func TestSamplerAsksAboutManyTypesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: time.Millisecond}
@@ -138,7 +138,7 @@ func TestSamplerAsksAboutManyTypesInTurn(t *testing.T) {
 			}
 			time.Sleep(15 * time.Second)
 		}
-		q.takes = time.Hour // away
+		q.takes = time.Hour // unreachable
 		s.SamplesOf(t.Context(), first, others)
 		time.Sleep(fresh)
 		if known, complete := s.SamplesOf(t.Context(), first, others); len(known) > 0 || complete {

@@ -21,15 +21,15 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestServer: what time it is for what must not happen early, and what the server said last.
+// TestServer: the time for what must not happen early, and the server's latest time.
 func TestServer(t *testing.T) {
 	const day = 24 * time.Hour
 	none := time.Duration(1 << 62)
 	type step struct {
 		after  time.Duration // since the step before
 		server time.Duration // how far ahead the server's clock is
-		second time.Duration // the same of the second clock
-		agreed time.Duration // … and of what is agreed
+		second time.Duration // how far ahead the second clock is
+		agreed time.Duration // how far ahead the agreed time is
 	}
 	for name, steps := range map[string][]step{
 		"right":                             {{0, 0, 0, 0}, {time.Hour, 0, 0, 0}},

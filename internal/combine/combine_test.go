@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// server doubles what it is asked. Each command takes a while.
+// server doubles its arguments. Each command takes a while.
 type server struct {
 	takes time.Duration
 	far   time.Duration // how far away it is
@@ -23,7 +23,7 @@ type server struct {
 	unclear  map[int]bool
 	fails    error
 	settled  []int
-	now      int // commands under way …
+	now      int // commands in flight …
 	most     int // … and the most so far
 }
 
@@ -61,7 +61,7 @@ func (s *server) sent() [][]int {
 	return slices.Clone(s.commands)
 }
 
-// change changes what the server does.
+// change changes the server's behaviour.
 func (s *server) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func TestCallsThatWaitShareACommand(t *testing.T) {
 	})
 }
 
-// Nobody lingers: a call that finds the gate open is sent at once.
+// No call lingers: one that finds the gate open is sent at once.
 func TestACallAloneIsSentAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{takes: 10 * time.Millisecond}
@@ -147,7 +147,7 @@ func TestAnErrorIsThatOfThoseInTheCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{takes: 10 * time.Millisecond}
 		_, errs, wait := ask(t, s.combiner(1, 2), 5)
-		time.Sleep(15 * time.Millisecond) // the second one is under way
+		time.Sleep(15 * time.Millisecond) // the second one is in flight
 		s.change(func() { s.fails = errors.New("down") })
 		time.Sleep(10 * time.Millisecond)
 		s.change(func() { s.fails = nil })
@@ -160,8 +160,8 @@ func TestAnErrorIsThatOfThoseInTheCommand(t *testing.T) {
 	})
 }
 
-// TestCallersThatGo: one that goes does not end the command of the others; when all have gone it ends; for those who went before
-// nothing is sent.
+// TestCallersThatGo: a caller that goes does not end the command of the others; when all have gone it ends; nothing is sent for those
+// that went before.
 func TestCallersThatGo(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -206,7 +206,7 @@ func TestCallersThatGo(t *testing.T) {
 	}
 }
 
-// TestACommandWithoutAnAnswer: others do not wait for it for long, and it does not widen the gate when it ends.
+// TestACommandWithoutAnAnswer: it does not block others for long, and does not widen the gate when it ends.
 func TestACommandWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{takes: 10 * patience}
@@ -275,7 +275,8 @@ func TestConcurrentCalls(t *testing.T) {
 	}
 }
 
-// TestAServerThatIsFarAway: what waits for the network does not wait for the gate, once that is known. And the gate becomes narrow again.
+// TestAServerThatIsFarAway: a command that waits for the network does not occupy the gate, once the distance is known. And the gate
+// becomes narrow again.
 func TestAServerThatIsFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{takes: 20 * time.Millisecond, far: 20 * time.Millisecond}
@@ -304,7 +305,7 @@ func TestABusyServerIsNotFarAway(t *testing.T) {
 	})
 }
 
-// kinds are n kinds of calls that share a gate.
+// kinds returns n kinds of calls that share a gate.
 func (s *server) kinds(gate *Gate, n int) (kinds []*Combiner[int, int]) {
 	for range n {
 		kinds = append(kinds, New(gate, Options[int, int]{One: s.one, Many: s.many, Most: 8}))
@@ -312,7 +313,7 @@ func (s *server) kinds(gate *Gate, n int) (kinds []*Combiner[int, int]) {
 	return kinds
 }
 
-// askAll has each caller make calls, one after the other, and returns how long that takes.
+// askAll lets each caller make calls, one after another, and returns how long that takes.
 func askAll(t *testing.T, kinds []*Combiner[int, int], callers, calls int) time.Duration {
 	t.Helper()
 	began := time.Now()

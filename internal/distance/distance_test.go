@@ -29,7 +29,7 @@ func dial(t *testing.T, m *Meter) string {
 	return l.Addr().String()
 }
 
-// TestRoundTrip: the kernel of a server accepts a connection at once, whatever its program does.
+// TestRoundTrip: a server's kernel accepts a connection at once, whatever its program does.
 func TestRoundTrip(t *testing.T) {
 	o := options.Client()
 	m := Of(o)
@@ -47,7 +47,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestAClient: what the driver calls an address when it dials is what it calls it in its events.
+// TestAClient: the driver uses the same address for dialling and in its events.
 func TestAClient(t *testing.T) {
 	o := options.Client().ApplyURI(mongotest.URI(t))
 	m := Of(o)
@@ -67,7 +67,8 @@ func TestAClient(t *testing.T) {
 	}
 }
 
-// TestTheServerInUse: the distance is that of the server that commands go to, and of its fastest connection of late.
+// TestTheServerInUse: the distance is that of the server that receives the commands, and of its fastest recent
+// connection.
 func TestTheServerInUse(t *testing.T) {
 	o := options.Client()
 	m := Of(o)

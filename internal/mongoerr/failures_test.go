@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
-// The driver gave its last attempt up, and its error tells nothing of the refusal before.
+// The driver gave up its last attempt, and its error does not mention the earlier refusal.
 func TestARefusalIsNotForgotten(t *testing.T) {
 	refused := errors.New("remote error: tls: certificate required")
 	canceled := fmt.Errorf("connection(127.0.0.1:27017): %w", context.Canceled)

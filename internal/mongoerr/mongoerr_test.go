@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
-// integration's TestTLS sees the same with real handshakes.
+// TestTLS of package integration checks the same with real handshakes.
 func TestTLS(t *testing.T) {
 	for _, test := range []struct {
 		err  error

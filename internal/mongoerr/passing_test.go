@@ -20,7 +20,8 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
-// Errors that a start waits out or a person has to correct. The tests of the programs see some of them on the wire.
+// Errors that a starting program waits out, or that a person has to correct. The tests of the programs see some of
+// them on the wire.
 func TestPassing(t *testing.T) {
 	down := func(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
 	member := func(kind description.ServerKind) description.Server {
@@ -33,7 +34,7 @@ func TestPassing(t *testing.T) {
 	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db9", IsNotFound: true}}
 	for name, tc := range map[string]struct {
 		err    error
-		reason string // "" is not to be waited for
+		reason string // "": not worth waiting for
 		heard  bool
 	}{
 		"nothing":                   {nil, "", false},

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
-// The tests of packages that open connections see the same, with the URL's name around it.
+// The tests of packages that open connections check the same, with the URL's name around it.
 func TestURI(t *testing.T) {
 	const secret = "s3cr3t-pa55"
 	for uri, want := range map[string]string{

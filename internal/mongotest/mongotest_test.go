@@ -168,7 +168,7 @@ func TestServerKeepsWhatItConfirmedOverKill(t *testing.T) {
 func TestServerTerminateLeavesNothing(t *testing.T) {
 	ctx := testContext(t)
 	s := NewServer(t)
-	for _, what := range []string{"first", "second"} { // the test's own cleanup is one too
+	for _, what := range []string{"first", "second"} { // the test's own cleanup also terminates it
 		if err := s.Terminate(ctx); err != nil {
 			t.Errorf("%s Terminate: %v", what, err)
 		}
@@ -208,7 +208,8 @@ func TestGuardRemovesTheServerOfADeadProcess(t *testing.T) {
 	eventually(ctx, t, "the server of the dead process is gone", func() bool { return s.probe(ctx) != nil })
 }
 
-// A server whose URI is all that is left of it, as of the shared one, must not go with the garbage.
+// A server of which only the URI is still referenced, like the shared one, must survive garbage
+// collection.
 func TestGuardOutlivesGarbageCollection(t *testing.T) {
 	g := newGuard("true")
 	if g == nil {
@@ -217,7 +218,7 @@ func TestGuardOutlivesGarbageCollection(t *testing.T) {
 	held := weak.Make(g.held)
 	g = nil
 	runtime.GC()
-	runtime.GC() // what has a finalizer goes only the second time
+	runtime.GC() // an object with a finalizer is freed only the second time
 	if held.Value() == nil {
 		t.Error("the pipe of a guard on duty was collected, which tells the guard to act")
 	}

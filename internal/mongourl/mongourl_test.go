@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongourl"
 )
 
-// FuzzParse: no error tells a password. Names of files are left out: they are read.
+// FuzzParse: no error contains a password. Names of files are left out, because the files are read.
 func FuzzParse(f *testing.F) {
 	const secret = "S3cr3t9Zq"
 	for _, s := range [][3]string{{"user", "", "h/db?w=1"}, {"", "", "h1,h2:27017/db"}, {"u", "%zz", "h"}, {"u", "@/?", "h/a b"}, {"u", ":", "h:port/db"}, {"u", "", "h/db?replicaSet"},
@@ -18,7 +18,7 @@ func FuzzParse(f *testing.F) {
 		uri := "mongodb://" + user + ":" + secret + more + "@" + rest
 		if lower := strings.ToLower(uri); strings.Contains(lower, "file") || strings.Contains(lower, "%") && strings.Contains(lower, "=") || len(rest) > 1000 ||
 			strings.Contains(rest, secret) || strings.ContainsAny(user, "/?") {
-			return // rest: its options may be quoted, and are no password
+			return // rest: its options may be quoted, and are not passwords
 		}
 		co, database, err := mongourl.Parse(uri)
 		if err != nil {

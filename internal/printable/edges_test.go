@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// All output of the programs passes through this package, except what a terminal is to obey, and payloads.
+// All output of the programs passes through this package, except terminal control sequences, and payloads.
 func TestProgramsPrintThroughThisPackage(t *testing.T) {
 	refused := map[string]string{
 		"fmt.Print": "Fprintf", "fmt.Printf": "Fprintf", "fmt.Println": "Fprintf", "fmt.Fprint": "Fprintf", "fmt.Fprintf": "Fprintf", "fmt.Fprintln": "Fprintf",

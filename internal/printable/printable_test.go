@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Ordinary text in any language is printed as it is.
+// Ordinary text in any language is printed unchanged.
 func TestOrdinaryTextStaysAsItIs(t *testing.T) {
 	for _, s := range []string{
 		"", "orders", `C:\temp\x1b`, "a \"quoted\" word", "Grüße, Ærø, žluťoučký kůň", "prix :\u00a05\u202f€", "Ελληνικά", "Привет, мир",
@@ -26,7 +26,7 @@ func TestOrdinaryTextStaysAsItIs(t *testing.T) {
 	}
 }
 
-// Characters that a terminal would obey, or not show, are shown as in a Go string.
+// Characters that a terminal would execute, or not show, are printed as in a Go string.
 func TestTextIsEscaped(t *testing.T) {
 	for s, want := range map[string]string{
 		"a\nb\rc\td\x00\x07\x1b[31m\x7f":                 `a\nb\rc\td\x00\a\x1b[31m\x7f`,
@@ -49,10 +49,10 @@ func TestTextIsEscaped(t *testing.T) {
 	}
 }
 
-// evil has all that a terminal could obey. No part of it is a problem only together with another one.
+// evil has everything that a terminal could execute. Each part of it is a problem by itself.
 const evil = "\x1b]0;title\x07\x1b[2J\u009b31m\u009d\x9b31m\u202e\u2066\u200b\u0085\u2028\x00\x7f\r\nFORGED\u0301\tX\v\f"
 
-// obeyed returns what a terminal would obey in a text, but for line feeds.
+// obeyed returns what a terminal would execute in a text, except line feeds.
 func obeyed(s string) (found []string) {
 	for i, r := range s {
 		_, size := utf8.DecodeRuneInString(s[i:])
@@ -142,7 +142,7 @@ type ownError struct{ cause error }
 func (e ownError) Error() string   { return "own: " + evil + e.cause.Error() }
 func (e ownError) Unwrap() []error { return []error{errors.ErrUnsupported, nil, e.cause} }
 
-// Errors that were joined are lines, at any depth; a value in an error begins none.
+// Joined errors are printed on separate lines, at any depth; a value in an error begins no line.
 func TestError(t *testing.T) {
 	a, b := errors.New("a: "+evil), errors.New("b")
 	joined := errors.Join(a, b)

@@ -100,7 +100,7 @@ func TestPatience(t *testing.T) {
 		takes = time.Minute
 		waits(5 * time.Second)
 
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the caller's end says nothing about the server
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the end of the caller's context says nothing about the server
 		defer cancel()
 		if err := p.Ask(ctx, ask); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)

@@ -18,8 +18,8 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// The benchmarks compare the queue with bare driver calls that move the same bytes on the same server, in turns in one run,
-// and report the ratio of the medians: absolute numbers say more about the machine than about the queue.
+// The benchmarks compare the queue with bare driver calls that move the same bytes on the same server, alternating in one
+// run, and report the ratio of the medians: absolute numbers say more about the machine than about the queue.
 //
 //	go test -run '^$' -bench . -benchtime 9x ./queue/mongoqueue
 
@@ -29,7 +29,7 @@ const (
 	benchSize     = 256
 )
 
-// inTurns runs both b.N times, one after the other, and reports messages/s of each and the ratio.
+// inTurns runs both b.N times, alternating, and reports messages/s of each and the ratio.
 func inTurns(b *testing.B, ours, bare func()) {
 	var tOurs, tBare []time.Duration
 	ours() // warm up: connections, caches, the collection
@@ -70,7 +70,7 @@ func bareCollection(b *testing.B) *mongo.Collection {
 	return mongotest.Database(b).Collection("bare", options.Collection().SetWriteConcern(writeconcern.Majority()))
 }
 
-// bareInsert inserts benchMessages documents of the queue's form, as a program without a queue would. Rounds have
+// bareInsert inserts benchMessages documents in the queue's format, as a program without a queue would. Rounds have
 // different IDs.
 func bareInsert(b *testing.B, c *mongo.Collection, rounds *int) {
 	*rounds++
@@ -140,7 +140,7 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkFetchAck compares the consumer's loop with bare find and deleteMany. Filling is part of neither.
+// BenchmarkFetchAck compares the consumer's loop with bare find and deleteMany. Neither includes the filling.
 func BenchmarkFetchAck(b *testing.B) {
 	uri, _ := mongotest.Fresh(b)
 	q := open(b, uri, mongoqueue.Options{})

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// What is written is what is read, whatever the headers.
+// Documents are read as they were written, whatever the headers.
 func TestHeadRoundTrip(t *testing.T) {
 	for _, headers := range []map[string]string{nil, {"a": "b"}, {"a.b": "c", "$d": "", "e": "f"}, {"_id": "x", "b": "y", "p": "z"}} {
 		m := queue.Message{Type: "orders", Payload: []byte("payload"), Headers: headers}

@@ -12,7 +12,8 @@ func (q *Queue) ForgetNow() {
 	q.forgot = time.Time{}
 }
 
-// ForgetKept lets the minute pass in which messages are passed over, and what is stored among them.
+// ForgetKept forgets the skipped messages, as after a minute, so that what is stored among them is
+// found.
 func (q *Queue) ForgetKept() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -22,14 +23,14 @@ func (q *Queue) ForgetKept() {
 	}
 }
 
-// HoldWalk lets no look begin anew, however slow the machine is.
+// HoldWalk keeps every search from starting over, however slow the machine is.
 func (q *Queue) HoldWalk() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.walk.ended = time.Now().Add(time.Hour)
 }
 
-// SetClock lets q read this from the server's clock, and from this machine's.
+// SetClock sets the time that q reads from the server's clock, and from this machine's.
 func (q *Queue) SetClock(now time.Time) { q.clock.Read(now, now) }
 
 // Ping makes a cheap round trip.

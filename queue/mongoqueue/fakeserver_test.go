@@ -34,7 +34,7 @@ func writeError(index, code int) bson.E {
 
 func commandError(code int) bson.D { return fake.Failed(code) }
 
-// What Insert makes of a server's answers to a batch of three.
+// How Insert interprets a server's answers to a batch of three.
 func TestInsertAnswers(t *testing.T) {
 	found := func(keys ...int) bson.D {
 		batch := bson.A{}
@@ -187,7 +187,8 @@ func TestOpenExaminesTheServer(t *testing.T) {
 	}
 }
 
-// What a URI may ask for otherwise: a driver that repeats writes by itself, reads from a secondary, reads of what a fail-over may take back.
+// Settings of a URI that must have no effect: write retries by the driver, reads from a secondary, reads of data that a failover may roll
+// back.
 func TestTheURICannotChangeWhatAnAnswerMeans(t *testing.T) {
 	_, uri := startFakeServer(t, func(command string) bson.D {
 		switch command {
@@ -195,7 +196,7 @@ func TestTheURICannotChangeWhatAnAnswerMeans(t *testing.T) {
 			return helloReply(bson.E{Key: "isWritablePrimary", Value: true}, bson.E{Key: "ismaster", Value: true}, bson.E{Key: "setName", Value: "rs"},
 				bson.E{Key: "logicalSessionTimeoutMinutes", Value: 30}, bson.E{Key: "localTime", Value: time.UnixMilli(1_700_000_000_000)})
 		case "insert":
-			return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 11000)} // it may have landed before
+			return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 11000)} // it may have been stored before
 		case "find":
 			return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "db.messages"}, {Key: "firstBatch", Value: bson.A{}}}}}
 		}
@@ -203,7 +204,7 @@ func TestTheURICannotChangeWhatAnAnswerMeans(t *testing.T) {
 	})
 	w := &wire{}
 	q := open(t, uri+"&retryWrites=true&readPreference=secondaryPreferred&readConcernLevel=local", mongoqueue.Options{Monitor: w.monitor()})
-	// The first one was there; what else is there is read; the second one is not seen, and was there, too.
+	// The first one existed; the others that exist are read; the second one is not found, but existed.
 	if err := q.Insert(t.Context(), "orders", []queue.Message{message("orders", 1, nil), message("orders", 2, nil)}); err != nil {
 		t.Error(err)
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Documents of foreign programs, other versions and people: a decoder may refuse them, and says why. What it takes, it takes again in the same way
-// from a document of our own.
+// Documents of foreign programs, other versions and people: a decoder may reject them, and says why. What it accepts, it also accepts from
+// a document of our own, with the same result.
 
 func fuzzID(n byte) (id queue.ID) {
 	id[0], id[19] = 1, n
 	return id
 }
 
-// seedBSON adds the documents, each of them cut, and one with nothing in it.
+// seedBSON adds the documents, truncated variants of each, and an empty one.
 func seedBSON(f *testing.F, docs ...any) {
 	for _, d := range docs {
 		raw := mustBSON(f, d)
@@ -56,7 +56,7 @@ func messageSeeds(key string) (docs []any) {
 		bson.D{id, {Key: "p", Value: 3}, {Key: "h", Value: 1.5}}, bson.D{id, {Key: "b", Value: nil}, {Key: "h", Value: bson.D{{Key: "k", Value: 7}}}})
 }
 
-// checkMessage says what is wrong with a message that a decoder took, and decodes it once more from our own document.
+// checkMessage reports what is wrong with a message that a decoder accepted, and decodes it once more from our own document.
 func checkMessage(t *testing.T, m queue.Message, decodeAgain func(body bson.D) (queue.Message, bool)) {
 	t.Helper()
 	if m.Incomplete {
@@ -70,7 +70,7 @@ func checkMessage(t *testing.T, m queue.Message, decodeAgain func(body bson.D) (
 	}
 	for k := range m.Headers {
 		if strings.IndexByte(k, 0) >= 0 {
-			return // in an array of keys and values; as an embedded document there is none with such a key, and no publisher sends one
+			return // in an array of keys and values; an embedded document cannot have such a key, and no publisher sends one
 		}
 	}
 	again, ok := decodeAgain(documents(m.Type, []queue.Message{m})[0].body)
@@ -80,7 +80,7 @@ func checkMessage(t *testing.T, m queue.Message, decodeAgain func(body bson.D) (
 	}
 }
 
-// FuzzDecodeHead: documents of messages.
+// FuzzDecodeHead decodes documents of messages.
 func FuzzDecodeHead(f *testing.F) {
 	seedBSON(f, messageSeeds(headKey("orders", fuzzID(1)))...)
 	seedBSON(f, messageSeeds(headKey("orders", queue.NewLooseID(time.UnixMilli(1_700_000_000_000))))...)
@@ -97,7 +97,7 @@ func FuzzDecodeHead(f *testing.F) {
 	})
 }
 
-// FuzzDecodeDelayed: documents of scheduled.
+// FuzzDecodeDelayed decodes documents of scheduled.
 func FuzzDecodeDelayed(f *testing.F) {
 	slot := queue.ScheduleKey{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
 	seedBSON(f, messageSeeds(slotKey(slot))...)
@@ -120,7 +120,7 @@ func FuzzDecodeDelayed(f *testing.F) {
 	})
 }
 
-// FuzzDecodeLetter: documents of dead. Damage outside the message is left out and named.
+// FuzzDecodeLetter decodes documents of dead. Damage outside the message is left out and reported.
 func FuzzDecodeLetter(f *testing.F) {
 	seeds := messageSeeds(headKey("orders", fuzzID(1)))
 	whole := append(seeds[1].(bson.D), bson.D{{Key: "reason", Value: "why"}, {Key: "attempts", Value: int64(3)}, {Key: "worker", Value: "w1"},
@@ -152,7 +152,7 @@ func FuzzDecodeLetter(f *testing.F) {
 	})
 }
 
-// FuzzDecodeFile: documents of files. An entry that does not decode stops the type, so the error says what is wrong.
+// FuzzDecodeFile decodes documents of files. An entry that cannot be decoded stops the type, so the error says what is wrong.
 func FuzzDecodeFile(f *testing.F) {
 	doc, err := encodeFile("orders", queue.RegistryEntry{FileID: [16]byte{1}, Generation: 2, Epoch: 3, DurableIndex: 4})
 	if err != nil {
@@ -179,7 +179,7 @@ func FuzzDecodeFile(f *testing.F) {
 	})
 }
 
-// FuzzDecodeSettings: documents of types. A field that makes no sense counts as not set.
+// FuzzDecodeSettings decodes documents of types. A field with an invalid value counts as not set.
 func FuzzDecodeSettings(f *testing.F) {
 	seedBSON(f, bson.D{{Key: "_id", Value: "orders"}, {Key: "drain_paused", Value: true}, {Key: "publish_paused", Value: false}, {Key: "max_backlog", Value: int64(5)},
 		{Key: "why", Value: "text"}, {Key: "changed", Value: time.UnixMilli(1_700_000_000_000)}},
@@ -201,7 +201,7 @@ func FuzzDecodeSettings(f *testing.F) {
 	})
 }
 
-// FuzzDecodeMember: documents of workers.
+// FuzzDecodeMember decodes documents of workers.
 func FuzzDecodeMember(f *testing.F) {
 	m := queue.Member{Instance: "w1", Host: "h", PID: 4711, Version: "v1", Started: time.UnixMilli(1_700_000_000_000), Types: []string{"a", "b-*"}, MaxTypes: 3, Held: []string{"a"},
 		Stopping: true, Errors: map[string]string{"a.b": "why"}, Beat: 9, Seen: time.UnixMilli(1_700_000_000_001)}
@@ -223,7 +223,7 @@ func FuzzDecodeMember(f *testing.F) {
 	})
 }
 
-// withNil returns m with nil for lists that are empty: it is the same to everybody.
+// withNil returns m with nil for empty lists, which mean the same.
 func withNil(m queue.Member) queue.Member {
 	for _, list := range []*[]string{&m.Types, &m.Held, &m.Idle, &m.Leaving} {
 		if len(*list) == 0 {
@@ -236,7 +236,7 @@ func withNil(m queue.Member) queue.Member {
 	return m
 }
 
-// FuzzDecodePlan: the document plan of scheduled. The error names document and remedy.
+// FuzzDecodePlan decodes the document plan of scheduled. The error names the document and the remedy.
 func FuzzDecodePlan(f *testing.F) {
 	slot := queue.ScheduleKey{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
 	p := plan{version: "v", items: []planItem{{slot, fuzzID(2)}}, letters: []planLetter{{slot, "why"}}, passed: time.Hour,
@@ -260,7 +260,7 @@ func FuzzDecodePlan(f *testing.F) {
 	})
 }
 
-// FuzzDecodeLog: documents of notifications. What a log has is told by its count and its list, whatever stands in them.
+// FuzzDecodeLog decodes documents of notifications. The result follows from the count and the list of a log, whatever they contain.
 func FuzzDecodeLog(f *testing.F) {
 	id, long := bson.E{Key: "_id", Value: "3"}, bson.A{}
 	for range 2 * queuedriver.KeptNotifications {

@@ -17,17 +17,17 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// fakeServer performs inserts one document at a time, with other writers in between, and dies at any point.
+// fakeServer performs inserts one document at a time, interleaved with other writers, and dies at any point.
 type fakeServer struct {
 	rng *rand.Rand
 
 	docs     map[string]bool
 	ever     []bool // per message, in the order of the call
 	index    map[string]int
-	rivals   [][]document // earlier attempts with the same documents, still under way; each is performed in order
-	majority bool         // reads see what is there
+	rivals   [][]document // earlier attempts with the same documents, still in flight; each is performed in order
+	majority bool         // reads see everything stored
 	broken   error        // a promise was broken
-	faults   int          // how many more answers get lost
+	faults   int          // number of further answers that get lost
 
 	unordered bool // commands are performed in any order
 }
@@ -56,7 +56,7 @@ func (s *fakeServer) store(d document) bool {
 	return true
 }
 
-// others lets earlier attempts go on for a while, and the consumer acknowledge something.
+// others lets earlier attempts continue for a while, and the consumer acknowledge messages.
 func (s *fakeServer) others() {
 	for i := range s.rivals {
 		for range s.rng.IntN(4) {
@@ -95,7 +95,7 @@ func (s *fakeServer) insertOrdered(_ context.Context, docs []document) (int, boo
 	}
 	for n, i := range order {
 		if n == die {
-			if s.rng.IntN(2) == 0 { // the server goes on without us
+			if s.rng.IntN(2) == 0 { // the server continues without the client
 				rest := make([]document, 0, len(docs))
 				for _, k := range order[n:] {
 					rest = append(rest, docs[k])
@@ -133,7 +133,7 @@ func (s *fakeServer) present(_ context.Context, docs []document) (map[string]boo
 	return there, nil
 }
 
-// repeatUntilStored publishes a batch as a publisher does, against faults, and returns what went wrong.
+// repeatUntilStored publishes a batch as a publisher does, despite faults, and returns what went wrong.
 func repeatUntilStored(seed uint64, size, faults int, majority, unordered bool) error {
 	rng := rand.New(rand.NewPCG(seed, 9))
 	var msgs []queue.Message
@@ -180,7 +180,7 @@ func TestRepeatedInsertIsVisibleInOrder(t *testing.T) {
 	})
 }
 
-// The rule is needed: with unordered inserts the same check fails.
+// The rule is necessary: with unordered inserts the same check fails.
 func TestUnorderedInsertIsNoticed(t *testing.T) {
 	for seed := range uint64(200) {
 		if err := repeatUntilStored(seed, 20, 3, true, true); err != nil {
@@ -191,7 +191,7 @@ func TestUnorderedInsertIsNoticed(t *testing.T) {
 	t.Error("200 batches inserted in any order, and nobody noticed")
 }
 
-// A repetition of a batch that landed as a whole costs three commands, not one per message.
+// Repeating a batch that was stored completely takes three commands, not one per message.
 func TestRepetitionIsCheap(t *testing.T) {
 	msgs := make([]queue.Message, 1000)
 	for n := range msgs {
@@ -287,7 +287,7 @@ func (s answers) insertOrdered(context.Context, []document) (int, bool, error) {
 }
 func (s answers) present(context.Context, []document) (map[string]bool, error) { return nil, nil }
 
-// TestRefusedDocument: only an answer about one document, which is certain, says that the server refuses this one message.
+// TestRefusedDocument: only a certain answer about one document means that the server refuses this one message.
 func TestRefusedDocument(t *testing.T) {
 	bulk := func(code int, wc *mongo.WriteConcernError) error {
 		return mongo.BulkWriteException{WriteConcernError: wc, WriteErrors: []mongo.BulkWriteError{{WriteError: mongo.WriteError{Index: 1, Code: code, Message: "Document failed validation"}}}}
@@ -348,7 +348,7 @@ func TestCommandsStayWithinTheServersLimits(t *testing.T) {
 	}
 }
 
-// A repetition must carry the same bytes.
+// A retry must carry the same bytes.
 func TestDocumentsAreDeterministic(t *testing.T) {
 	m := queue.Message{Payload: []byte("x"), Headers: map[string]string{"c": "3", "a": "1", "b": "2", "d.e": "5"}}
 	m.ID[19] = 1
@@ -360,8 +360,8 @@ func TestDocumentsAreDeterministic(t *testing.T) {
 	}
 }
 
-// Any message within the limits is one document: the largest payload, with the headers that take the most room, promoted, and then a dead
-// letter with the longest reason.
+// Any message within the limits is one document: the largest payload, with the headers that take the most space, promoted, and then a
+// dead letter with the longest reason.
 func TestLargestMessageIsOneDocument(t *testing.T) {
 	m := queue.Message{Type: strings.Repeat("x", queue.MaxTypeLen), Payload: make([]byte, queue.MaxPayload), Headers: map[string]string{}}
 	m.ID[19] = 1

@@ -40,7 +40,7 @@ func open(t testing.TB, uri string, opt mongoqueue.Options) *mongoqueue.Queue {
 	return q
 }
 
-// leakCheck fails the test if it leaves goroutines behind that it did not find. Call it before anything else.
+// leakCheck fails the test if it leaves goroutines behind that were not running before. Call it before anything else.
 func leakCheck(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -80,7 +80,7 @@ func TestMongoDBConforms(t *testing.T) {
 	queuetest.Run(t, func(t *testing.T) func(*testing.T) queue.Queue {
 		uri, _ := mongotest.Fresh(t)
 		w := &wire{only: "find"}
-		t.Cleanup(func() { // whatever the suite calls
+		t.Cleanup(func() { // in case the suite does not close it
 			if _, unbounded := w.sortedFinds(); unbounded != nil {
 				t.Errorf("sorted finds without both bounds: %v", unbounded)
 			}
@@ -89,7 +89,7 @@ func TestMongoDBConforms(t *testing.T) {
 	})
 }
 
-// wire records the commands that are sent.
+// wire records the commands sent.
 type wire struct {
 	only string // commands of this name; empty: all
 
@@ -118,7 +118,7 @@ func (w *wire) take() (names []string, commands []bson.Raw) {
 	return names, commands
 }
 
-// sortedFinds tells how many finds with a sort were sent to each collection, and which of them lack a bound.
+// sortedFinds returns how many finds with a sort were sent to each collection, and which of them lack a bound.
 func (w *wire) sortedFinds() (sent map[string]int, unbounded []bson.Raw) {
 	sent = map[string]int{}
 	_, commands := w.take()
@@ -142,8 +142,8 @@ func bounded(find bson.Raw, operators ...string) bool {
 	})
 }
 
-// TestSortedFindsHaveBothBounds: with one bound, PostgreSQL behind FerretDB reads and sorts everything behind it for a single
-// key, if its statistics are of the time when the collection was empty.
+// TestSortedFindsHaveBothBounds: with one bound, PostgreSQL behind FerretDB reads and sorts everything beyond it for a single key, if its
+// statistics date from when the collection was empty.
 func TestSortedFindsHaveBothBounds(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
@@ -188,7 +188,7 @@ func TestSortedFindsHaveBothBounds(t *testing.T) {
 	}
 }
 
-// checkWrites exercises every operation and tells which write on the wire breaks a rule of durability or order.
+// checkWrites exercises every operation and returns the writes on the wire that break a rule of durability or order.
 func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	t.Helper()
 	ctx := t.Context()
@@ -279,12 +279,12 @@ func TestBuryStoresBeforeItDeletes(t *testing.T) {
 	if !slices.Equal(names, []string{"insert", "delete"}) || commands[0].Lookup("insert").StringValue() != "dead" {
 		t.Fatalf("commands %v", names)
 	}
-	// And it is not deleted when the letter is not known to be stored.
+	// And it is not deleted if the letter is not known to be stored.
 	mustInsert(t, q, "orders", message("orders", 2, nil))
 	ended, cancel := context.WithCancel(t.Context())
 	stop := mongoqueue.Options{Monitor: &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
 		if e.CommandName == "insert" {
-			cancel() // while it is on its way
+			cancel() // while it is in flight
 		}
 	}}}
 	if err := open(t, uri, stop).MoveToDeadLetters(ended, "orders", []queue.DeadLetter{{Message: message("orders", 2, nil)}}); err == nil {
@@ -298,8 +298,8 @@ func TestBuryStoresBeforeItDeletes(t *testing.T) {
 func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
-// Everything that must not be lost is written with w: majority, in order, and sent once. Checked on the wire, as a
-// server without replicas cannot show the difference.
+// Everything that must not be lost is written with w: majority, in order, and sent once. Checked on the wire, because a server without
+// replicas cannot show the difference.
 func TestWritesAreDurableAndOrderedOnTheWire(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	w := &wire{}
@@ -308,7 +308,7 @@ func TestWritesAreDurableAndOrderedOnTheWire(t *testing.T) {
 	}
 }
 
-// … whatever the URI asks for.
+// … whatever the URI sets.
 func TestTheURICannotWeakenWrites(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	w := &wire{}
@@ -355,7 +355,7 @@ func TestOneRoundTripEach(t *testing.T) {
 	}
 }
 
-// Depth reads some keys, and counts where there are more.
+// Depth reads the first keys, and counts if there are more.
 func TestDepthBeyondWhatIsRead(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -372,7 +372,7 @@ func TestDepthBeyondWhatIsRead(t *testing.T) {
 	}
 }
 
-// Listing types costs one command per type, however many messages there are.
+// Listing types takes one command per type, however many messages there are.
 func TestTypesDoesNotWalkMessages(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
@@ -399,8 +399,8 @@ func TestTypesDoesNotWalkMessages(t *testing.T) {
 	}
 }
 
-// Earlier versions stored a message of more than 8 MiB as a head and pieces. It is pending, and incomplete: its number is not given to the file,
-// and nothing of it goes but by its acknowledgement.
+// Earlier versions stored a message of more than 8 MiB as a head and pieces. It is pending, and incomplete: its number is not used in the
+// file, and only its acknowledgement removes any of it.
 func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -461,7 +461,8 @@ func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	}
 }
 
-// Promoting removes the notes of what was settled, once promoters have seen that nobody can need them; those of earlier versions, too, which have no time.
+// Promoting removes the notes of settled messages, once promoters have seen that they are no longer needed; also those of earlier versions,
+// which have no time.
 func TestOldNotesAreRemoved(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -547,7 +548,7 @@ func TestForeignDocuments(t *testing.T) {
 		{{Key: "_id", Value: key(6)}, {Key: "b", Value: "x"}, {Key: "h", Value: "k=v"}},
 		{{Key: "_id", Value: key(7)}, {Key: "p", Value: "two"}},
 		{{Key: "_id", Value: key(8)}, {Key: "b", Value: bson.Binary{Subtype: 0x80, Data: []byte("custom")}}},
-		// No message IDs: not ours.
+		// No message IDs: foreign keys.
 		{{Key: "_id", Value: bson.NewObjectID()}, {Key: "b", Value: "x"}},
 		{{Key: "_id", Value: 42}},
 		{{Key: "_id", Value: "orders"}},
@@ -567,7 +568,7 @@ func TestForeignDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, limit := range []int{1, 2, 3, 100} { // a page of nothing but foreign keys is no end
+	for _, limit := range []int{1, 2, 3, 100} { // a page of only foreign keys is not the end
 		var got []queue.Message
 		for after := (queue.ID{}); ; after = got[len(got)-1].ID {
 			page, err := q.Fetch(t.Context(), "orders", after, queue.Limit{Messages: limit})
@@ -731,7 +732,7 @@ func TestPartitionedServer(t *testing.T) {
 		},
 	} {
 		within := 50 * time.Millisecond
-		if name == "Insert" { // one that begins after the end of its context is certain that it has stored nothing
+		if name == "Insert" { // one that begins after its context has ended is certain that it has stored nothing
 			within = time.Second
 		}
 		for how, start := range map[string]func() (context.Context, context.CancelFunc){
@@ -763,7 +764,7 @@ func TestPartitionedServer(t *testing.T) {
 	p.cut()
 }
 
-// The connection breaks after the server has performed an insert: the answer is unclear, and the repetition finds out.
+// The connection breaks after the server has performed an insert: the answer is unclear, and the retry finds out.
 func TestLostAnswerOnTheWire(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	p, through := newProxy(t, uri)
@@ -787,7 +788,7 @@ func TestLostAnswerOnTheWire(t *testing.T) {
 	}
 }
 
-// A publisher over a bad line: connections break and answers vanish, everything is stored once and in order.
+// A publisher over an unreliable connection: connections break and answers get lost, yet everything is stored once and in order.
 func TestPublisherOverABadLine(t *testing.T) {
 	leakCheck(t)
 	uri, _ := mongotest.Fresh(t)
@@ -869,7 +870,7 @@ func TestClockIsTheServersAndMonotonic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Both were read half a round trip apart from the truth.
+	// Both were read half a round trip before or after the true time.
 	const slack = 2 * time.Second
 	if hello.LocalTime.Before(before.Add(-slack)) || hello.LocalTime.After(after.Add(slack)) {
 		t.Errorf("the server says %v, the queue %v to %v", hello.LocalTime, before, after)
@@ -880,7 +881,7 @@ func TestClockIsTheServersAndMonotonic(t *testing.T) {
 	}
 }
 
-// An entry of a version that knew no generations is that of a first file, and can be succeeded.
+// An entry of a version that knew no generations counts as that of a first file, and can be succeeded.
 func TestFileEntryWithoutGeneration(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -898,7 +899,7 @@ func TestFileEntryWithoutGeneration(t *testing.T) {
 	}
 }
 
-// Foreign documents, or an earlier version's, block nobody; members that are gone for long are forgotten.
+// Foreign documents, or an earlier version's, block nothing; members that have been gone for long are forgotten.
 func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -948,7 +949,7 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	want("me old young")
 }
 
-// Payloads have up to 15 MiB, and hundreds are cancelled at a time: their keys say everything.
+// Payloads may be 15 MiB, and hundreds of messages are cancelled at a time: reading their keys is enough.
 func TestCancelDelayedReadsKeysOnly(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	w := &wire{only: "find"}
@@ -971,7 +972,7 @@ func TestCancelDelayedReadsKeysOnly(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing: the URI says when to try the next one.
+// A server that accepts connections and says nothing: the URI determines when to try the next one.
 func TestTheURIBoundsOneAttemptToConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// Notifications costs a command, with any number of types; so does Notify, once its document exists.
+// Notifications takes one command, with any number of types; so does Notify, once its document
+// exists.
 func TestNotificationsCostACommand(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	w := &wire{}
@@ -46,7 +47,7 @@ func TestNotificationsCostACommand(t *testing.T) {
 	}
 }
 
-// After the database was set back, or the collection was dropped, readers start anew.
+// After the database was restored, or the collection was dropped, readers start over.
 func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q, logs := open(t, uri, mongoqueue.Options{}), db.Collection("notifications")
@@ -90,7 +91,7 @@ func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	}
 }
 
-// Foreign documents among the notifications do no harm.
+// Foreign documents among the notifications are harmless.
 func TestForeignNotifications(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -110,7 +111,7 @@ func TestForeignNotifications(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	took := 0
-	for range 40 { // some draw a document that takes nothing: that is an error, and nothing else
+	for range 40 { // some choose a document that accepts no update: that is an error, and nothing else
 		if q.Notify(t.Context(), []string{"orders"}) == nil {
 			took++
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// planWorld is a server, a consumer with its files, and the publisher of the delayed messages, all in one goroutine: what goes wrong, and
-// who else does something meanwhile, is decided before every operation of a promoter.
+// planWorld is a server, a consumer with its files, and the publisher of the delayed messages, all in one goroutine: faults and concurrent
+// actions of others are decided before every operation of a promoter.
 type planWorld struct {
 	clock     time.Time
 	plan      *plan
@@ -33,12 +33,12 @@ type planWorld struct {
 
 	refused    map[string]bool     // payloads that the server refuses
 	refusesAll bool                // … and all others
-	lifted     bool                // what was refused is taken later: it may be in both places then
+	lifted     bool                // a refused message is accepted later: it may be in both places then
 	letters    map[queue.ID]string // payloads
 	under      map[queue.ID]string // ID → type and message that was sent under it
 	numbers    map[string]string   // type and number → payload that was a message under it
 	gaps       int                 // numbers that a consumer had to give up
-	undurable  *planWorld          // what a fail-over leads back to; nil: all is durable
+	undurable  *planWorld          // what a failover returns to; nil: everything is durable
 
 	before func(w *planWorld) fault // nil: nothing happens
 }
@@ -76,7 +76,7 @@ func newPlanWorld() *planWorld {
 	return w
 }
 
-// newRefusingWorld has some messages that the server refuses, and some that are not fit.
+// newRefusingWorld has some messages that the server refuses, and some that are unfit.
 func newRefusingWorld() *planWorld {
 	w := newPlanWorld()
 	for i, m := range w.published {
@@ -91,17 +91,17 @@ func newRefusingWorld() *planWorld {
 	return w
 }
 
-// buried tells whether a message has to become a dead letter.
+// buried reports whether a message has to become a dead letter.
 func (w *planWorld) buried(m *queue.Message) bool {
 	return w.refused[string(m.Payload)] || m.Headers != nil
 }
 
-// refuses tells whether the server refuses a message now.
+// refuses reports whether the server refuses a message now.
 func (w *planWorld) refuses(m *queue.Message) bool {
 	return w.refusesAll || w.refused[string(m.Payload)] && !w.lifted
 }
 
-// publish stores the delayed messages, or repeats that.
+// publish stores the delayed messages, or stores them again.
 func (w *planWorld) publish() {
 	for _, m := range w.published {
 		if _, there := w.delayed[queue.ScheduleKeyOf(&m)]; !there {
@@ -110,7 +110,7 @@ func (w *planWorld) publish() {
 	}
 }
 
-// consume appends what is pending and acknowledges it, as a worker does.
+// consume appends pending messages and acknowledges them, as a worker does.
 func (w *planWorld) consume() {
 	for typ, pending := range w.messages {
 		f := w.files[typ]
@@ -131,7 +131,7 @@ func (w *planWorld) consume() {
 	}
 }
 
-// declareGaps lets the files go on behind numbers that have not come.
+// declareGaps lets the files continue after numbers that have not arrived.
 func (w *planWorld) declareGaps() {
 	for typ, pending := range w.messages {
 		for len(pending) > 0 {
@@ -143,7 +143,7 @@ func (w *planWorld) declareGaps() {
 	}
 }
 
-// check tells what is wrong at the end, when everything was due, promoted and consumed.
+// check reports what is wrong at the end, when everything was due, promoted and consumed.
 func (w *planWorld) check() error {
 	w.consume()
 	w.declareGaps()
@@ -193,7 +193,7 @@ func (w *planWorld) check() error {
 	return nil
 }
 
-// step decides what happens to one operation; n is the number of things that it is about.
+// step decides what happens to one operation; n is the number of items that it is about.
 func (w *planWorld) step(n int) (keep int, err error) {
 	if w.before == nil {
 		return n, nil
@@ -227,7 +227,7 @@ func (w *planWorld) write(n int) (keep int, err error) {
 	return keep, err
 }
 
-// failOver takes back what no majority has.
+// failOver rolls back what no majority has.
 func (w *planWorld) failOver() {
 	was := w.undurable
 	if was == nil {
@@ -344,7 +344,7 @@ func (w *planWorld) remove(_ context.Context, slots []queue.ScheduleKey) error {
 	return err
 }
 
-// planWorldStore is the world as one promoter sees it.
+// planWorldStore is the world as seen by one promoter.
 type planWorldStore struct {
 	*planWorld
 	ahead *time.Duration // its clock
@@ -406,7 +406,7 @@ func (w *planWorld) promoter() *promoter {
 	return &promoter{store: planWorldStore{w, new(time.Duration)}}
 }
 
-// promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of it.
+// promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of the error.
 func (w *planWorld) promoteAll(p *promoter, dies bool) {
 	for range 50 {
 		n, _, err := p.promote(context.Background(), queue.Limit{Messages: 3})
@@ -416,19 +416,19 @@ func (w *planWorld) promoteAll(p *promoter, dies bool) {
 	}
 }
 
-// end lets everything become due and go through.
+// end lets everything become due and succeed.
 func (w *planWorld) end() error {
 	w.before = nil
 	w.clock = w.clock.Add(2 * time.Minute)
 	w.consume()
 	w.declareGaps() // half a minute
 	w.promoteAll(w.promoter(), false)
-	w.publish() // the latest repetition of all
+	w.publish() // the last retry
 	w.promoteAll(w.promoter(), false)
 	return w.check()
 }
 
-// interruptions are all the ways in which the operations of one promoter go wrong, one each, until there is no such operation any more.
+// interruptions plays every way in which one operation of a promoter can fail, one each, until there is no further operation.
 func interruptions() (scenarios int, err error) {
 	for _, world := range []func() *planWorld{newPlanWorld, newRefusingWorld} {
 		for _, lifts := range []bool{false, true} {
@@ -441,7 +441,7 @@ func interruptions() (scenarios int, err error) {
 	return scenarios, nil
 }
 
-// interruptionsOf are those of one world. lifts: the server takes everything after the interruption.
+// interruptionsOf plays those of one world. lifts: the server accepts everything after the interruption.
 func interruptionsOf(world func() *planWorld, lifts bool) (scenarios int, err error) {
 	for _, f := range []fault{works, lost, lostAnswer, half} {
 		for _, dies := range []bool{false, true} {
@@ -483,7 +483,7 @@ func interruptionsOf(world func() *planWorld, lifts bool) (scenarios int, err er
 	return scenarios, nil
 }
 
-// turmoil lets promoters, a canceller, the publisher and the consumer get into each other's way at random.
+// turmoil lets promoters, a canceller, the publisher and the consumer interfere with each other at random.
 func turmoil(seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newPlanWorld()
@@ -534,10 +534,10 @@ func turmoil(seed uint64) error {
 	return nil
 }
 
-// TestPromotingSurvivesEveryInterruption: an operation of a promoter fails, with and without effect, or half; it dies of it or goes on; it
-// is paused there while another one does its work. The server refuses some messages, for good or for a time, and a fail-over takes back what
-// no majority has. Every delayed message is in its file once, in order, and not early, or a dead letter once. No number has two messages,
-// and none is left out unless a message was refused after its promoter was interrupted.
+// TestPromotingSurvivesEveryInterruption: an operation of a promoter fails, with its full effect, none, or half of it; the promoter dies or
+// continues, or is paused there while another one does its work. The server refuses some messages, permanently or temporarily, and a
+// failover rolls back what no majority has. Every delayed message is in its file once, in order, and not early, or a dead letter once. No
+// number has two messages, and none is left out unless a message was refused after its promoter was interrupted.
 func TestPromotingSurvivesEveryInterruption(t *testing.T) {
 	n, err := interruptions()
 	if err != nil || n < 1200 {
@@ -550,7 +550,7 @@ func TestPromotingSurvivesEveryInterruption(t *testing.T) {
 	}
 }
 
-// TestRefusedEverythingBuriesNothing: a server that refuses every message has been set up wrong. Whenever it takes messages again, all are
+// TestRefusedEverythingBuriesNothing: a server that refuses every message is misconfigured. Whenever it accepts messages again, all are
 // promoted, in order.
 func TestRefusedEverythingBuriesNothing(t *testing.T) {
 	for at := 0; ; at++ {
@@ -579,7 +579,7 @@ func TestRefusedEverythingBuriesNothing(t *testing.T) {
 	}
 }
 
-// TestRequeuedLetterIsNotBuriedAgain: a promoter dies before it has removed the delayed message, and the letter is requeued meanwhile.
+// TestRequeuedLetterIsNotBuriedAgain: a promoter dies before it removes the delayed message, and the letter is requeued meanwhile.
 func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 	requeued := 0
 	for at := 0; ; at++ {
@@ -615,7 +615,7 @@ func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 	}
 }
 
-// TestPlannedMessageThatCannotBeRead: an earlier version, which could read it, has planned it and died. It is neither promoted nor removed.
+// TestPlannedMessageThatCannotBeRead: an earlier version that could read it has planned it and died. It is neither promoted nor removed.
 func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 	w := newPlanWorld()
 	whole, pieces := w.published[0], w.published[1]
@@ -644,8 +644,8 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestClocksOfPromotersDoNotMatter: promoters whose clocks are minutes or days apart and are set again and again, promoters that begin anew, publishers that repeat
-// for hours: nothing is promoted twice, and everything in order.
+// TestClocksOfPromotersDoNotMatter: promoters whose clocks are minutes or days apart and are set repeatedly, promoters that restart,
+// publishers that retry for hours: nothing is promoted twice, and everything in order.
 func TestClocksOfPromotersDoNotMatter(t *testing.T) {
 	aheads := []time.Duration{-48 * time.Hour, -15 * time.Minute, 0, 0, 15 * time.Minute, 48 * time.Hour}
 	for seed := range uint64(200) {
@@ -686,8 +686,8 @@ func TestClocksOfPromotersDoNotMatter(t *testing.T) {
 	}
 }
 
-// TestPromoterCountsTheTimeThatPasses: a promoter that has seen how long the numbers have rested asks no clock; one that
-// comes new does, unless it has to finish what another one has begun.
+// TestPromoterCountsTheTimeThatPasses: a promoter that has observed how long the numbers have rested needs no clock; a new one does, unless
+// it has to finish another's plan.
 func TestPromoterCountsTheTimeThatPasses(t *testing.T) {
 	w := newPlanWorld()
 	for i := range w.published {
@@ -695,7 +695,7 @@ func TestPromoterCountsTheTimeThatPasses(t *testing.T) {
 	}
 	clear(w.delayed)
 	w.publish()
-	last := map[uint64]uint64{} // number by producer number
+	last := map[uint64]uint64{} // last number by producer number
 	promote := func(p *promoter, ahead time.Duration) (producer uint64) {
 		t.Helper()
 		*p.store.(planWorldStore).ahead = ahead

@@ -9,19 +9,19 @@ import (
 	"testing"
 )
 
-// proxy stands between a client and a server, and lets requests or answers disappear.
+// proxy is between a client and a server, and drops requests or answers.
 type proxy struct {
 	listener net.Listener
 	target   string
 	stalled  chan struct{} // closed: nothing passes, nothing ends
-	muteNext atomic.Int64  // > 0: so many answers are swallowed, and the connection then cut
+	muteNext atomic.Int64  // > 0: this many answers are dropped, and the connection then cut
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	wg    sync.WaitGroup
 }
 
-// newProxy returns a proxy for the first host of uri, and the URI that leads through it.
+// newProxy returns a proxy for the first host of uri, and the URI that goes through it.
 func newProxy(t testing.TB, uri string) (*proxy, string) {
 	t.Helper()
 	rest := strings.TrimPrefix(uri, "mongodb://")
@@ -75,7 +75,7 @@ func (p *proxy) pump(to, from net.Conn, answers bool) {
 		n, err := from.Read(buf)
 		select {
 		case <-p.stalled:
-			_, _ = io.Copy(io.Discard, from) // until somebody closes
+			_, _ = io.Copy(io.Discard, from) // until a side closes
 			return
 		default:
 		}
@@ -93,7 +93,7 @@ func (p *proxy) pump(to, from net.Conn, answers bool) {
 	}
 }
 
-// isOpAnswer tells answers to writes from those to the driver's monitoring.
+// isOpAnswer distinguishes answers to writes from those to the driver's monitoring.
 func isOpAnswer(b []byte) bool { return !strings.Contains(string(b), "isWritablePrimary") }
 
 // stall lets nothing pass from now on, without closing anything: a partition.

@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// refusing is a server with a validator on the collection messages: it takes no payload that begins with "bad".
+// refusing is a server with a validator on the collection messages: it accepts no payload that begins with "bad".
 type refusing struct{ planned }
 
 func (q refusing) publish(ctx context.Context, typ string, msgs []queue.Message) error {
@@ -30,7 +30,7 @@ func (q refusing) publish(ctx context.Context, typ string, msgs []queue.Message)
 	return &queue.InsertError{Stored: i, Refused: true, Err: &documentError{why: "Document failed validation (code 121)", err: queue.ErrUnsupported}}
 }
 
-// TestServerRefusesOne: what the server refuses for good becomes a dead letter, and nothing else waits for it.
+// TestServerRefusesOne: a message that the server permanently refuses becomes a dead letter, and no other message waits for it.
 func TestServerRefusesOne(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q, err := Open(t.Context(), uri, Options{})
@@ -119,7 +119,7 @@ func TestServerRefusesOne(t *testing.T) {
 	}
 }
 
-// withOneDelayed returns a queue, its database, and the delayed message in it, which is due.
+// withOneDelayed returns a queue, its database, and its only delayed message, which is due.
 func withOneDelayed(t *testing.T) (*Queue, *mongo.Database, queue.Message) {
 	t.Helper()
 	uri, db := mongotest.Fresh(t)
@@ -135,7 +135,7 @@ func withOneDelayed(t *testing.T) (*Queue, *mongo.Database, queue.Message) {
 	return q, db, m
 }
 
-// TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and leaves those.
+// TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and keeps the letters.
 func TestLettersOfAnotherPlan(t *testing.T) {
 	q, db, m := withOneDelayed(t)
 	old := plan{version: "1", letters: []planLetter{letterOf(queue.ScheduleKeyOf(&m), "it was refused")}}
@@ -153,7 +153,7 @@ func TestLettersOfAnotherPlan(t *testing.T) {
 	}
 }
 
-// TestPlanOfAVersionThatCountedNoTime: its sequences were used just now, perhaps, and go on; its count is kept by those who do not know it.
+// TestPlanOfAVersionThatCountedNoTime: its sequences may just have been used, and continue; versions that do not know its count keep it.
 func TestPlanOfAVersionThatCountedNoTime(t *testing.T) {
 	q, db, _ := withOneDelayed(t)
 	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: "1"}, {Key: "items", Value: bson.A{}},

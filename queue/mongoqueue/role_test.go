@@ -37,7 +37,7 @@ func TestPublisherNeedsItsRoleOnly(t *testing.T) {
 	if err := p.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// What a publisher does after an answer was lost.
+	// What a publisher does after a lost answer.
 	for range 2 {
 		mustInsert(t, q, "audit", message("audit", 1, nil), message("audit", 2, nil))
 		first, second := delayed, delayed

@@ -25,7 +25,7 @@ func queueOn(t *testing.T, uri string) *Queue {
 	return q
 }
 
-// short puts answers in short.
+// short formats answers briefly.
 func short[A any](answers []combine.Answer[A], value func(A) string) (all []string) {
 	for _, a := range answers {
 		switch {
@@ -49,7 +49,7 @@ func expect(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// TestSharedAnswersOfAServer: what the answer to a shared command tells each of its members.
+// TestSharedAnswersOfAServer: what the answer to a shared command means for each of its members.
 func TestSharedAnswersOfAServer(t *testing.T) {
 	concern := bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64}, {Key: "errmsg", Value: "timed out"}}}
 	failed := func(index, code int) bson.E {
@@ -95,7 +95,8 @@ func TestSharedAnswersOfAServer(t *testing.T) {
 	}
 }
 
-// TestReadsOfManyTypes: each gets the messages of its own type, and who would not get all of them reads by itself.
+// TestReadsOfManyTypes: each caller gets the messages of its own type, and one that would not get all of them
+// reads alone.
 func TestReadsOfManyTypes(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	q, ctx := queueOn(t, uri), t.Context()
@@ -140,7 +141,7 @@ func TestReadsOfManyTypes(t *testing.T) {
 	}
 }
 
-// TestAServerWithoutUnions: it is asked once.
+// TestAServerWithoutUnions: it gets one query with a union.
 func TestAServerWithoutUnions(t *testing.T) {
 	for _, code := range []int{codeCommandNotSupported, codeUnknownStage} {
 		s := fake.Start(t, func(command string) bson.D {
@@ -190,7 +191,7 @@ func TestManyTypesAtTheSameTime(t *testing.T) {
 			if err != nil || len(got) != 3 || string(got[0].Payload) != typ {
 				t.Errorf("%s: fetched %v, %v", typ, got, err)
 			}
-			// A third of them is not the registered writer any more.
+			// For a third of them, another writer is now registered.
 			ack := entry
 			ack.DurableIndex += 3
 			if i%3 == 0 {

@@ -36,8 +36,8 @@ func plant(t testing.TB, in *mongo.Collection, n int, key func(i int) string) {
 	}
 }
 
-// TestTypesPassOverStrays: types before, between and behind 20,000 foreign keys, no two of which can be passed over at a time, are listed with a
-// command per page.
+// TestTypesPassOverStrays: types before, between and after 20,000 foreign keys, no two of which can be skipped together, are listed with
+// one command per page.
 func TestTypesPassOverStrays(t *testing.T) {
 	for name, key := range map[string]func(i int) string{
 		"no separator": func(i int) string { return fmt.Sprintf("m%06d", i) },
@@ -71,7 +71,7 @@ func TestTypesPassOverStrays(t *testing.T) {
 	}
 }
 
-// TestManyTypesAreListedInPages: a foreign program may have many types, too.
+// TestManyTypesAreListedInPages: a foreign program may have many types as well.
 func TestManyTypesAreListedInPages(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
@@ -90,7 +90,7 @@ func TestManyTypesAreListedInPages(t *testing.T) {
 	}
 }
 
-// strayShapes are foreign keys of the collection scheduled. Each sorts at its time.
+// strayShapes are foreign keys of the collection scheduled. Each sorts by its time.
 var strayShapes = map[string]func(at time.Time, i int) string{
 	"no slots": func(at time.Time, i int) string { return fmt.Sprintf("%015d/note-%06d", at.UnixMilli(), i) },
 	"foreign types": func(at time.Time, i int) string {
@@ -102,8 +102,8 @@ var strayShapes = map[string]func(at time.Time, i int) string{
 	},
 }
 
-// TestDueMessagesAmongStrays: what is due before, between and behind 20,000 foreign keys is promoted by few calls and few commands, in order; what is due
-// later is found; and the next looks do not pass over all of that again.
+// TestDueMessagesAmongStrays: messages due before, between and after 20,000 foreign keys are promoted with few calls and few commands, in
+// order; those due later are found; and the next searches do not skip all of that again.
 func TestDueMessagesAmongStrays(t *testing.T) {
 	for name, key := range strayShapes {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestDueMessagesAmongStrays(t *testing.T) {
 			begin := now.Add(-time.Hour)
 			at := func(i int) time.Time { return begin.Add(time.Duration(i/10) * 100 * time.Millisecond) }
 			plant(t, db.Collection("scheduled"), most, func(i int) string { return key(at(i), i) })
-			if name != "unreadable" { // that is known when it is due
+			if name != "unreadable" { // that is known once it is due
 				plant(t, db.Collection("scheduled"), 500, func(i int) string { return key(now.Add(time.Minute), i) })
 			}
 			var msgs []queue.Message
@@ -177,7 +177,7 @@ func TestDueMessagesAmongStrays(t *testing.T) {
 	}
 }
 
-// TestMessageStoredAmongStrays: one that is stored late, among what was passed over already, is found when that is looked at again.
+// TestMessageStoredAmongStrays: a message stored late, among keys already skipped, is found when those are read again.
 func TestMessageStoredAmongStrays(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -215,7 +215,7 @@ func TestMessageStoredAmongStrays(t *testing.T) {
 		if p.Messages == 1 {
 			break
 		}
-		if time.Since(began) > 4*time.Second { // after 5 s everything is looked at anew
+		if time.Since(began) > 4*time.Second { // after 5 s every search starts over
 			t.Fatal("not found")
 		}
 	}
@@ -224,7 +224,7 @@ func TestMessageStoredAmongStrays(t *testing.T) {
 	promote(1)
 }
 
-// TestLooksAreBounded: a look ends, says that something may be due, and the next one goes on.
+// TestLooksAreBounded: a search ends, says that something may be due, and the next one continues.
 func TestLooksAreBounded(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
@@ -256,7 +256,7 @@ func TestLooksAreBounded(t *testing.T) {
 	}
 }
 
-// mongosh is the filter of a remedy, as a driver takes it.
+// mongosh parses the filter of a remedy, as a driver accepts it.
 func mongosh(t *testing.T, s queue.Strays) (collection string, filter bson.D) {
 	t.Helper()
 	command := regexp.MustCompile(`db\.(\w+)\.deleteMany\((.*)\) removes them$`).FindStringSubmatch(s.Remedy)
@@ -277,7 +277,7 @@ func mongosh(t *testing.T, s queue.Strays) (collection string, filter bson.D) {
 	return command[1], filter
 }
 
-// TestStraysAreNamed: an operator learns what is there, and the remedy removes that and nothing else.
+// TestStraysAreNamed: an operator learns which foreign documents exist, and the remedy removes those and nothing else.
 func TestStraysAreNamed(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -359,7 +359,8 @@ func TestStraysAreNamed(t *testing.T) {
 	}
 }
 
-// TestScansAreBounded: a call of Types ends, and the next one goes on and knows what the first has found. The server is a double that makes its keys up.
+// TestScansAreBounded: a call of Types ends, and the next one continues and knows what the first has found. The server is a double that
+// generates its keys.
 func TestScansAreBounded(t *testing.T) {
 	const keys, second = mongoqueue.ScanMost * 3 / 2, mongoqueue.ScanMost * 5 / 4
 	types := map[int]bool{50: true, second: true, keys - 1: true}
@@ -411,8 +412,9 @@ func TestScansAreBounded(t *testing.T) {
 	}
 }
 
-// TestAListThatTakesTooLongGoesOn: no call has the time for all pages. Each goes on where the last one ended, and the calls together come to
-// the end. A call that sees it has no time for another page returns what it has found; one that is cut off in a page fails.
+// TestAListThatTakesTooLongGoesOn: no call has the time for all pages. Each continues where the last one ended, and together the calls
+// reach the end. A call that sees that it has no time for another page returns what it has found; one that is interrupted within a page
+// fails.
 func TestAListThatTakesTooLongGoesOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, more time.Duration // how long the first page of a call takes, and each further one
@@ -452,7 +454,7 @@ func TestAListThatTakesTooLongGoesOn(t *testing.T) {
 					}
 					return
 				}
-				if c.fails != (err != nil) && ofCall.Load() > 1 { // where not even the first page was in time, each call fails
+				if c.fails != (err != nil) && ofCall.Load() > 1 { // if not even the first page was in time, each call fails
 					t.Errorf("call %d, with %d finds: %v", calls, ofCall.Load(), err)
 				}
 				if calls == 50 {

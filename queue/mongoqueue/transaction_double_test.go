@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
 )
 
-// txServer is a double of a replica set, as far as transactions need one: it stores documents, and those of a transaction at its commit. It can do
-// what servers are rarely seen doing.
+// txServer is a double of a replica set, to the extent that transactions need one: it stores documents, and those of a transaction at its
+// commit. It can misbehave in ways rarely seen in real servers.
 type txServer struct {
 	*fake.Server
 
@@ -25,8 +25,8 @@ type txServer struct {
 	open    map[string]map[string][]bson.Raw      // by transaction and collection
 	done    map[string]bool                       // transactions that were committed
 	inserts map[string]int                        // by collection: commands
-	fails   func(command, in string) bson.D       // the answer to a command, if it is to fail; a commit is carried out all the same
-	early   bool                                  // it ignores that there is a transaction
+	fails   func(command, in string) bson.D       // the answer to a command that is to fail; a commit is carried out nevertheless
+	early   bool                                  // it ignores transactions
 	plain   bool                                  // it has no sessions
 	ahead   func(ids []string) (missing []string) // of a read of what a majority has
 }
@@ -38,14 +38,14 @@ func startTxServer(t *testing.T) (*txServer, string) {
 	return s, "mongodb://" + s.Addr() + "/db?directConnection=true&heartbeatFrequencyMS=100000"
 }
 
-// failing sets what fails from now on.
+// failing sets which commands fail from now on.
 func (s *txServer) failing(fails func(command, in string) bson.D) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fails = fails
 }
 
-// put stores a document, or with nil removes it.
+// put stores a document, or removes it if doc is nil.
 func (s *txServer) put(collection, id string, doc bson.D) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *txServer) store(collection string, doc bson.Raw) {
 	s.stored[collection][doc.Lookup("_id").StringValue()] = slices.Clone(doc)
 }
 
-// ids are the keys in a collection, but those of trials.
+// ids returns the keys in a collection, except those of trials.
 func (s *txServer) ids(collection string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *txServer) find(in string, doc bson.Raw) bson.D {
 	return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "db." + in}, {Key: "firstBatch", Value: batch}}}}
 }
 
-// matches knows filters of _id; any other matches.
+// matches evaluates filters on _id; any other matches.
 func matches(filter bson.Raw, id string) bool {
 	v, err := filter.LookupErr("_id")
 	if err != nil {
@@ -185,7 +185,7 @@ func matches(filter bson.Raw, id string) bool {
 	return filter.Lookup("_id", "$gt").StringValue() < id && id < filter.Lookup("_id", "$lt").StringValue()
 }
 
-// section returns the documents of a command: an array in it, or a section of its own behind it.
+// section returns the documents of a command: an array in it, or a separate section after it.
 func section(raw, doc bson.Raw, name string) (docs []bson.Raw) {
 	if list, ok := doc.Lookup(name).ArrayOK(); ok {
 		values, _ := list.Values()

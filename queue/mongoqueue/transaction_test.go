@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// shop is a program with a client of its own and a queue of the same server.
+// shop is a program with its own client and a queue of the same server.
 type shop struct {
 	t       *testing.T
 	q       *mongoqueue.Queue
@@ -43,7 +43,7 @@ func newShop(t *testing.T, queueURI, uri string) *shop {
 	return &shop{t, open(t, queueURI, mongoqueue.Options{}), client, session}
 }
 
-// order stores an order and publishes messages in one transaction of the context.
+// order stores an order and publishes messages in one transaction, that of the context.
 func (s *shop) order(ctx context.Context, id string, msgs ...queue.Message) ([]queue.ID, error) {
 	if _, err := s.client.Database(s.q.Database()).Collection("shop").InsertOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (s *shop) orders() (ids []string) {
 	return ids
 }
 
-// pending is the payloads of a type, sorted.
+// pending returns the payloads of a type, sorted.
 func (s *shop) pending(typ string) (payloads []string) {
 	s.t.Helper()
 	for _, m := range fetchAll(s.t, s.q, typ) {
@@ -121,7 +121,7 @@ func replicaSet(t *testing.T, db *mongo.Database) bool {
 	return hello.Set != "" || hello.Msg == "isdbgrid"
 }
 
-// Workers see the messages of a transaction when it is committed, and all of them.
+// Workers see the messages of a transaction once it is committed, all of them.
 func TestMessagesOfATransactionComeWithItsCommit(t *testing.T) {
 	onTransactions(t, func(t *testing.T, s *shop) {
 		before := time.Now()
@@ -184,7 +184,7 @@ func TestMessagesOfATransactionThatIsAborted(t *testing.T) {
 	})
 }
 
-// WithTransaction runs its function again after some errors: the messages of the attempts before are gone with them.
+// WithTransaction reruns its function after some errors: the messages of earlier attempts are gone.
 func TestMessagesOfATransactionThatIsRepeated(t *testing.T) {
 	onTransactions(t, func(t *testing.T, s *shop) {
 		attempt := 0
@@ -207,13 +207,13 @@ func TestMessagesOfATransactionThatIsRepeated(t *testing.T) {
 	})
 }
 
-// The server refuses the insert with an error that is worth another attempt: the driver has to recognise it in ours.
+// The server refuses the insert with an error that permits a retry: the driver has to recognise it in our error.
 func TestErrorsOfATransactionKeepTheirLabels(t *testing.T) {
 	server, uri := startTxServer(t)
 	s := newShop(t, uri, uri)
 	conflicts, attempts := 0, 0
 	_, err := s.session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
-		if attempts++; attempts == 1 { // the trial is over behind this
+		if attempts++; attempts == 1 { // the trial has ended before this
 			if _, err := s.q.PublishInTransaction(ctx, news("orders", "with the first attempt")); err != nil {
 				return nil, err
 			}
@@ -238,7 +238,7 @@ func labelled(answer bson.D, label string) bson.D {
 	return append(answer, bson.E{Key: "errorLabels", Value: bson.A{label}})
 }
 
-// A commit is carried out and its answer is lost: the driver repeats it, and the messages are there once.
+// A commit is executed and its answer is lost: the driver repeats it, and the messages exist once.
 func TestCommitWithoutAnAnswer(t *testing.T) {
 	server, uri := startTxServer(t)
 	s := newShop(t, uri, uri)
@@ -247,7 +247,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	_, err := s.session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
 		runs++
 		ids, err := s.order(ctx, "1", news("orders", "chair"))
-		server.failing(func(command, _ string) bson.D { // from here on: the trial is over
+		server.failing(func(command, _ string) bson.D { // from here on: the trial has ended
 			if command != "commitTransaction" || lost == 5 {
 				return nil
 			}
@@ -262,7 +262,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	s.want("orders", "chair")
 }
 
-// Calls that cannot be right are refused before anything is sent.
+// Invalid calls are refused before anything is sent.
 func TestPublishInTransactionRefuses(t *testing.T) {
 	server, uri := startTxServer(t)
 	s := newShop(t, uri, uri)
@@ -311,7 +311,8 @@ func TestPublishInTransactionRefuses(t *testing.T) {
 	refused("closed", inTransaction(news("orders", "b")), queue.ErrClosed, "")
 }
 
-// A paused type takes nothing, and a full backlog nothing at once. Each publisher, of this process or another, looks every two seconds.
+// A paused type refuses all messages, and a full backlog refuses at once. Each publisher, of this process or another, reads the
+// settings every two seconds.
 func TestPublishInTransactionFollowsSettings(t *testing.T) {
 	server, uri := startTxServer(t)
 	server.put("types", "paused", bson.D{{Key: "publish_paused", Value: true}, {Key: "why", Value: "moving house"}})
@@ -343,7 +344,7 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 		t.Errorf("a full backlog: %v", err)
 	}
 	s.want("bounded", "1", "2", "3")
-	// What was aborted takes no room. A count of the backlog is not repeated at once: it may be slow.
+	// Aborted messages take no room. A count of the backlog is not repeated at once: it may be slow.
 	began := time.Now()
 	_, err := s.session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
 		if _, err := s.order(ctx, "aborted", news("aborted", "1")); err != nil {
@@ -362,7 +363,7 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 	if n := len(s.orders()); n != 3 {
 		t.Errorf("%d orders, want those whose messages were taken", n)
 	}
-	// Unreadable settings block nobody.
+	// Unreadable settings block no publisher.
 	blind, uri := startTxServer(t)
 	s = newShop(t, uri, uri)
 	blind.failing(func(command, in string) bson.D {
@@ -376,7 +377,7 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 	}
 }
 
-// Servers without transactions answer in several ways. Some do not notice: what they insert is visible.
+// Servers without transactions answer in several ways. Some do not notice: their inserts are visible.
 func TestServersWithoutTransactions(t *testing.T) {
 	for name, change := range map[string]func(*txServer){
 		"ignores them": func(s *txServer) { s.early = true },
@@ -456,7 +457,7 @@ func TestSessionOfAnotherServer(t *testing.T) {
 	}
 }
 
-// A client is tried once, and each one that is not known.
+// A client is tried once, and so is each new one.
 func TestTransactionsAreTriedOnce(t *testing.T) {
 	server, uri := startTxServer(t)
 	s := newShop(t, uri, uri)
@@ -484,7 +485,7 @@ func TestTransactionsAreTriedOnce(t *testing.T) {
 // A message that no majority has may be rolled back. Fetch waits, or finds that it was.
 func TestFetchWaitsForTheMajorityOfLooseMessages(t *testing.T) {
 	for name, c := range map[string]struct {
-		after string // what becomes of the message when it has been missing twice
+		after string // what happens to the message after it has been missing twice
 		want  []string
 	}{
 		"it comes":         {"", []string{"a", "late", "z"}},

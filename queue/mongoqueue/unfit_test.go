@@ -145,7 +145,7 @@ func TestSpoiledInMongoDB(t *testing.T) {
 	})
 }
 
-// TestKeptMessagesAreLookedAtAgain: their author may correct them.
+// TestKeptMessagesAreLookedAtAgain: an operator may have repaired them.
 func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -164,13 +164,13 @@ func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), slotKey(queue.ScheduleKeyOf(&m)), bson.D{{Key: "$set", Value: bson.D{{Key: "b", Value: "seven"}}}}); err != nil {
 		t.Fatal(err)
 	}
-	promote(0) // it is passed over for a while
+	promote(0) // it is skipped for a while
 	q.ForgetKept()
 	promote(1)
 }
 
-// TestNoRoomForADeadLetter: with its reason it is more than a document can hold. The message stays where it is, and holds no
-// other up.
+// TestNoRoomForADeadLetter: with its reason the letter exceeds the size of a document. The message stays where it is, and
+// blocks no other.
 func TestNoRoomForADeadLetter(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// The driver would wait for a pipe for ever, whatever ends meanwhile.
+// The driver would wait for a pipe for ever, even after its context has ended.
 func TestFilesOfTheURLAreFiles(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "a pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// vectors are those of docs/protocol.md, which the tests of clients in other languages read as well.
+// vectors are those of docs/protocol.md, which the tests of clients in other languages also read.
 type vectors struct {
 	IDs []struct {
 		TimeMS   int64 `json:"time_ms"`
@@ -77,7 +77,8 @@ func (v *vectorMessage) message(t *testing.T) (queue.Message, []byte) {
 	return queue.Message{Type: v.Type, ID: id, Payload: v.Payload, Headers: v.Headers}, raw
 }
 
-// This package writes, byte for byte, and reads what docs/protocol.md tells the authors of clients.
+// This package writes, byte for byte, and reads what docs/protocol.md specifies for the authors of
+// clients.
 func TestProtocolVectors(t *testing.T) {
 	text, err := os.ReadFile("../../docs/protocol/vectors.json")
 	if err != nil {

@@ -30,8 +30,8 @@ func needPython(t *testing.T) {
 	}
 }
 
-// Given workers that append what is in the file already, chaos finds messages twice, says how to see that again, and fails. With workers
-// as they are, the same runs hold.
+// With workers that append messages already in the file, chaos finds duplicates, says how to reproduce them, and fails. With unmodified
+// workers, the same runs hold.
 func TestBrokenWorkersAreCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds workers of its own and needs a minute: not with -short")
@@ -43,10 +43,10 @@ func TestBrokenWorkersAreCaught(t *testing.T) {
 	if code, out := runs(1, 2); code != exitOK || !strings.Contains(out, "2 runs held, 0 violated, 0 not run") {
 		t.Errorf("workers as they are: exit code %d\n%s", code, out)
 	}
-	// A seed says what goes wrong and when, not how far each process has come by then.
+	// A seed determines the faults and their times, not how far each process has come by then.
 	for seed := 1; ; seed++ {
 		code, out := runs(seed, 1, "--without", "contiguity")
-		noticed := code == exitFailed && strings.Contains(out, "order: ") // out of order is noticed, too, and not what this is about
+		noticed := code == exitFailed && strings.Contains(out, "order: ") // wrong order is also found, but is not the subject of this test
 		if !strings.Contains(out, "doubled: ") && (code == exitOK || noticed) && seed < 10 {
 			continue
 		}

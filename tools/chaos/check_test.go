@@ -15,8 +15,8 @@ import (
 
 var orders = stream{"p1", "orders"}
 
-// history is what two producers sent of orders, and the file that holds it. Of p1, 5 was refused and 6 is unknown and there; of p2, 3
-// is unknown and not there.
+// history returns what two producers sent of orders, and the file that holds it. Of p1, 5 was refused and 6 is unknown and present;
+// of p2, 3 is unknown and missing.
 func history() (ledger, []entry) {
 	l := ledger{
 		orders:           {confirmed, confirmed, confirmed, confirmed, refused, unknown, confirmed, confirmed},
@@ -36,7 +36,7 @@ func history() (ledger, []entry) {
 	return l, file
 }
 
-// renumber gives the messages of a file the indexes and counters that they would have had a writer and a publisher made all this.
+// renumber gives the messages of a file the indexes and counters that a writer and a publisher would have given them.
 func renumber(file []entry) []entry {
 	for i := range file {
 		file[i].Index = uint64(i)
@@ -45,7 +45,7 @@ func renumber(file []entry) []entry {
 	return file
 }
 
-// Given a file in which nothing is wrong, the checker finds nothing; given one thing wrong, it finds it.
+// The checker finds nothing in a correct file, and finds a single fault in a faulty one.
 func TestCheckerFinds(t *testing.T) {
 	swap := func(i, j int) func(ledger, []entry) []entry {
 		return func(_ ledger, f []entry) []entry {
@@ -68,7 +68,7 @@ func TestCheckerFinds(t *testing.T) {
 		"reordered":              {"order", swap(0, 1)},
 		"reordered far":          {"order", swap(0, 9)},
 		"an ID's counter back":   {"order", func(_ ledger, f []entry) []entry { f[9].ID = f[5].ID; return f }},
-		"an unknown one early": {"", func(_ ledger, f []entry) []entry { // it may have arrived whenever
+		"an unknown one early": {"", func(_ ledger, f []entry) []entry { // it may have arrived at any time
 			early := f[6]
 			early.Epoch = f[0].Epoch
 			return renumber(append([]entry{early}, slices.Delete(f, 6, 7)...))

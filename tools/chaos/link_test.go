@@ -22,7 +22,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// objectLink returns an object store that keeps the first value of each name, the link to it, and how many requests it has carried out.
+// objectLink returns an object store that keeps the first value of each name, the link to it, and how many requests it has executed.
 func objectLink(t *testing.T) (l *link, carried *atomic.Int64) {
 	t.Helper()
 	carried = new(atomic.Int64)
@@ -126,7 +126,7 @@ func TestLinkToObjects(t *testing.T) {
 	status, answer = ask(t, l, http.MethodGet, "/c", "")
 	expect("a full store is read", status, 200, answer, "")
 
-	// Two creates are given up and arrive later; meanwhile somebody else takes the name of one of them.
+	// Two creates are given up and arrive later; meanwhile another client takes the name of one of them.
 	l.heal()
 	l.set(func(l *link) { l.creates, l.late = 2, time.Second })
 	for _, name := range []string{"/d", "/e"} {
@@ -173,7 +173,7 @@ func wireMessage(t *testing.T, number uint32, command bson.D) []byte {
 	return append(append(m, 0, 0, 0, 0, 0), body...)
 }
 
-// Given a connection to a database that answers every request with "ok", the link answers in its place only what is about slots.
+// On a connection to a database that answers every request with "ok", the link answers only requests about slots in its place.
 func TestLinkToSlots(t *testing.T) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestTargetsAreDocumented: the table of docs/fuzzing.md has every target, and no other.
+// TestTargetsAreDocumented: the table of docs/fuzzing.md lists every target, and no other.
 func TestTargetsAreDocumented(t *testing.T) {
 	all, err := targets("../..")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestTargetsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestRun runs two targets in a module of their own, one of which finds something.
+// TestRun runs two targets in a separate module, one of which finds something.
 func TestRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the standard library for fuzzing: half a minute the first time")

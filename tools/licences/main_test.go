@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Everything in the shipped programs has a licence that we accept.
+// Every module in the shipped programs has an accepted licence.
 func TestLicences(t *testing.T) {
 	t.Chdir("../..") // where the module is
 	mods, err := modules(programs...)
@@ -55,7 +55,8 @@ func TestLicencesThatAreNotAccepted(t *testing.T) {
 	}
 }
 
-// The bill of materials of a program has each module that is in it, with version and licence, and Go itself.
+// The bill of materials of a program lists each module that it contains, with version and licence, and Go
+// itself.
 func TestBillOfMaterials(t *testing.T) {
 	t.Chdir("../..")
 	program := filepath.Join(t.TempDir(), "worker")

@@ -12,7 +12,7 @@ import (
 // ruleComment matches a comment that states a rule, and not "as a rule: …".
 var ruleComment = regexp.MustCompile(`//.*\brule: (.*)`)
 
-// TestTable: every entry fits the code, and every rule that the code marks has an entry.
+// TestTable: every entry matches the code, and every rule marked in the code has an entry.
 func TestTable(t *testing.T) {
 	root, err := findRoot()
 	if err != nil {

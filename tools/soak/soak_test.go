@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// A soak of seconds: too short to see a leak, long enough to see that everything is sampled and everything drained.
+// A soak of seconds: too short to see a leak, long enough to see that everything is sampled and drained.
 func TestSoak(t *testing.T) {
 	worker, err := buildWorker(t.TempDir())
 	if err != nil {
@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 				t.Errorf("a worker of %v types: heap %.0f MiB, %v open files, %v connections", types, last[heap]/(1<<20), last[openFiles], last[connections])
 			}
 			for f, v := range last {
-				if v == 0 && !(figure(f) == connections && name == "embedded") { // its only sockets are ours
+				if v == 0 && !(figure(f) == connections && name == "embedded") { // its only sockets are those of this test
 					t.Errorf("%s: nothing was seen of it", names[f])
 				}
 			}

@@ -33,7 +33,7 @@ func TestMountOf(t *testing.T) {
 	}
 }
 
-// TestElsewhere: what this process takes is not elsewhere, however busy the machine is.
+// TestElsewhere: this process's own work does not count, however busy the machine is.
 func TestElsewhere(t *testing.T) {
 	cores := runtime.NumCPU()
 	start, before, done := time.Now(), processorTime(t), Elsewhere()
@@ -76,7 +76,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestBusy: a process is found by its name, also one that begins later, and its work is counted.
+// TestBusy: a process is found by its name, even if it begins later, and its work is counted.
 func TestBusy(t *testing.T) {
 	b, err := os.ReadFile("/proc/self/comm")
 	if err != nil {

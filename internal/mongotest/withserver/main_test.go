@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// sh is absolute, because one test takes PATH away.
+// sh is absolute, because one test removes PATH.
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 func TestRunReturnsTheCodeOfTheCommand(t *testing.T) {
@@ -36,7 +36,8 @@ func TestRunReturnsTheCodeOfTheCommand(t *testing.T) {
 
 func TestRunForwardsSignals(t *testing.T) {
 	t.Setenv(mongotest.EnvURI, "mongodb://given")
-	// The command asks us to end, is told to end, and has its own idea of how. The loop bounds a failure to 10 s.
+	// The command signals this process, is told to end, and ends in its own way. The loop bounds a failure to 10
+	// s.
 	script := `trap "exit 9" TERM; kill -TERM ` + strconv.Itoa(os.Getpid()) + `; for i in $(seq 200); do sleep 0.05; done`
 	if code, err := run(sh(script)); code != 9 {
 		t.Errorf("got code %d (%v), want 9, the answer to the signal", code, err)
@@ -44,7 +45,7 @@ func TestRunForwardsSignals(t *testing.T) {
 }
 
 func TestRunStartsAServerAndEndsIt(t *testing.T) {
-	mongotest.NewServer(t) // skips where none is available: run would build one, and this test is no reason to
+	mongotest.NewServer(t) // skips where none is available: run would build one, which this test does not justify
 	t.Setenv(mongotest.EnvURI, "")
 	file := filepath.Join(t.TempDir(), "uri")
 
@@ -70,7 +71,7 @@ func TestRunStartsAServerAndEndsIt(t *testing.T) {
 func TestRunWithoutAServer(t *testing.T) {
 	t.Setenv(mongotest.EnvURI, "")
 	t.Setenv("DOCKER_HOST", "unix:///no/such/socket")
-	t.Setenv("PATH", t.TempDir()) // no bash: no chroot either, whoever we are
+	t.Setenv("PATH", t.TempDir()) // no bash, and so no chroot, for any user
 
 	t.Setenv(mongotest.EnvRequire, "")
 	if code, err := run(sh(`[ -n "$` + mongotest.EnvUnavailable + `" ] && exit 6`)); code != 6 {

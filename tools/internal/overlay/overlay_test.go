@@ -24,12 +24,12 @@ func TestOverlay(t *testing.T) {
 	if err := files.Edit(source, `"old"`, `"new"`); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"nowhere", "main"} { // main is there twice
+	for _, text := range []string{"nowhere", "main"} { // main occurs twice
 		if err := files.Edit(source, text, "x"); err == nil || !strings.Contains(err.Error(), source) {
 			t.Errorf("edit of %q: %v", text, err)
 		}
 	}
-	for range 2 { // what was written before is replaced
+	for range 2 { // earlier files are replaced
 		list, err := files.Write(dir)
 		if err != nil {
 			t.Fatal(err)
