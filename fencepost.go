@@ -68,7 +68,7 @@ func openSQLite(ctx context.Context, path string) (*Backend, error) {
 		return nil, fmt.Errorf("%w %q: name the database file, as in %s", ErrURL, "sqlite://", DefaultURL)
 	}
 	if redact.MistakenPath(path) {
-		return nil, fmt.Errorf("%w sqlite://***: what follows sqlite:// is a path, without user, password and host; use mongodb:// for a server, or write sqlite://./ in front of the file's name", ErrURL)
+		return nil, fmt.Errorf("%w sqlite://***: sqlite:// takes a path, without user, password and host; use mongodb:// for a server, or write sqlite://./ before the file's name", ErrURL)
 	}
 	q, err := sqlitequeue.Open(ctx, path)
 	if err != nil {

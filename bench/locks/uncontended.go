@@ -57,7 +57,7 @@ func (s *single) once(ctx context.Context) error {
 	}
 	token := h.token()
 	if s.increment != 0 && s.last != 0 && token != s.last+s.increment {
-		return fmt.Errorf("token %d after %d: somebody else got the lock, or nobody", token, s.last)
+		return fmt.Errorf("token %d after %d: another holder got the lock in between, or this one did not", token, s.last)
 	}
 	s.last = token
 	return h.release(ctx)

@@ -98,7 +98,7 @@ func TestSamplerCloses(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: time.Hour}
 		s := &Sampler{Queue: q}
 		if got := s.Samples(t.Context(), names(2)); len(got) != 0 {
-			t.Errorf("samples that nobody knows: %v", got)
+			t.Errorf("samples without an answer: %v", got)
 		}
 		began := time.Now()
 		s.Close()
@@ -142,7 +142,7 @@ func TestSamplerAsksAboutManyTypesInTurn(t *testing.T) {
 		s.SamplesOf(t.Context(), first, others)
 		time.Sleep(fresh)
 		if known, complete := s.SamplesOf(t.Context(), first, others); len(known) > 0 || complete {
-			t.Errorf("the server is away: %d types are told, complete %v", len(known), complete)
+			t.Errorf("the server is unreachable: %d types reported, complete %v", len(known), complete)
 		}
 	})
 }

@@ -284,7 +284,7 @@ func TestAServerThatIsFarAway(t *testing.T) {
 		kinds := s.kinds(gate, 10)
 		const callers, calls = 20, 50
 		if took, alone := askAll(t, kinds, callers, calls), calls*s.takes; took > alone*3/2 {
-			t.Errorf("took %v, and %v if nobody waited for others", took, alone)
+			t.Errorf("took %v, and %v without waiting for others", took, alone)
 		}
 		s.change(func() { s.takes, s.far = onTheWay/2, onTheWay/2 })
 		if room := gate.room(); room != 1 {

@@ -40,7 +40,7 @@ func TestRoundTrip(t *testing.T) {
 	o.PoolMonitor.Event(&event.PoolEvent{Type: event.ConnectionReady, Address: address})
 	measured := m.trips[address]
 	if len(measured) == 0 {
-		t.Skip("this system does not tell how long it took")
+		t.Skip("this system does not report how long it took")
 	}
 	if got := m.RoundTrip(); got <= 0 || got > 100*time.Millisecond {
 		t.Errorf("%v on one machine", got)
@@ -60,7 +60,7 @@ func TestAClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(m.trips) == 0 {
-		t.Skip("this system does not tell how long it took")
+		t.Skip("this system does not report how long it took")
 	}
 	if got := m.RoundTrip(); got <= 0 {
 		t.Errorf("%v to %q, of %v", got, m.used, m.trips)
@@ -97,7 +97,7 @@ func TestOldConnectionsDoNotCount(t *testing.T) {
 	m := Of(options.Client())
 	address := dial(t, m)
 	if len(m.trips[address]) == 0 {
-		t.Skip("this system does not tell how long it took")
+		t.Skip("this system does not report how long it took")
 	}
 	m.trips[address] = nil
 	for range 2 * kept {

@@ -32,7 +32,7 @@ var passingCodes = map[int]string{
 }
 
 // Passing returns why there is no usable server, if the cause is usually temporary: the replica set elects a primary, a server restarts, or
-// no server answers. reason is "" for permanent causes, which only a person can correct (TLS, credentials, an unknown host, a server that
+// no server answers. reason is "" for permanent causes, which a person has to correct (TLS, credentials, an unknown host, a server that
 // is not a member of the set). heard reports that some machine answered, so the cause is an election or a restart and not silence.
 func Passing(err error) (reason string, heard bool) {
 	if err == nil || TLS(err) != "" {

@@ -27,7 +27,7 @@ func TestURI(t *testing.T) {
 	} {
 		got := mongoerr.URI(uri)
 		if strings.Contains(got, secret[1:]) || strings.Contains(got, "zz") {
-			t.Errorf("%s: tells a secret: %s", uri, got)
+			t.Errorf("%s: reveals a secret: %s", uri, got)
 		}
 		if (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", uri, got, want)

@@ -33,7 +33,7 @@ const (
 // Bounds. A server is ready within a second or two; the bounds are for a machine that is busy with other tests.
 const (
 	startTimeout = 2 * time.Minute
-	buildTimeout = 15 * time.Minute // debootstrap and a compilation, perhaps behind another process's build
+	buildTimeout = 15 * time.Minute // debootstrap and a compilation, perhaps after another process's build
 	dropTimeout  = 30 * time.Second
 )
 

@@ -134,7 +134,7 @@ func TestServerKeepsWhatItConfirmedOverKill(t *testing.T) {
 			db := s.Database(t)
 			uri := s.URI()
 
-			// Twice, because what recovery leaves behind is a start of its own kind.
+			// Twice, because a start after a recovery differs from the first one.
 			for round := range 2 {
 				id := fmt.Sprint("round ", round)
 				insert(ctx, t, db, document{id, round})

@@ -104,7 +104,7 @@ func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr strin
 			return addr
 		}
 		if perr := pollPause(ctx, 200*time.Millisecond); perr != nil || !e.alive(ctx) {
-			t.Fatalf("mongotest: the server with authentication does not answer: %v; its last words: %s", err, e.logs(context.WithoutCancel(ctx)))
+			t.Fatalf("mongotest: the server with authentication does not answer: %v; its last output: %s", err, e.logs(context.WithoutCancel(ctx)))
 		}
 	}
 }

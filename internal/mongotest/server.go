@@ -219,10 +219,10 @@ func (s *Server) waitReady(ctx context.Context) error {
 			return nil
 		}
 		if !s.engine.alive(ctx) {
-			return fmt.Errorf("it ended by itself; its last words: %s", s.engine.logs(ctx))
+			return fmt.Errorf("it has ended; its last output: %s", s.engine.logs(ctx))
 		}
 		if perr := pollPause(ctx, 50*time.Millisecond); perr != nil {
-			return fmt.Errorf("it does not answer: %w (%w); its last words: %s", err, perr, s.engine.logs(context.WithoutCancel(ctx)))
+			return fmt.Errorf("it does not answer: %w (%w); its last output: %s", err, perr, s.engine.logs(context.WithoutCancel(ctx)))
 		}
 	}
 }

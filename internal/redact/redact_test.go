@@ -94,7 +94,7 @@ func FuzzURL(f *testing.F) {
 			t.Errorf("URL(%q) = %q", raw, got)
 		}
 		if secret := redact.Userinfo(raw); len(secret) > len(raw)/2 && strings.Contains(got, secret) {
-			t.Errorf("URL(%q) = %q tells %q", raw, got, secret)
+			t.Errorf("URL(%q) = %q reveals %q", raw, got, secret)
 		}
 	})
 }

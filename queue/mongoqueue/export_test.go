@@ -12,8 +12,7 @@ func (q *Queue) ForgetNow() {
 	q.forgot = time.Time{}
 }
 
-// ForgetKept forgets the skipped messages, as after a minute, so that what is stored among them is
-// found.
+// ForgetKept makes the next search read skipped messages again, and those stored among them, as after a minute.
 func (q *Queue) ForgetKept() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

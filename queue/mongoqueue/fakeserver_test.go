@@ -215,7 +215,7 @@ func TestTheURICannotChangeWhatAnAnswerMeans(t *testing.T) {
 		case "insert":
 			inserts++
 			if _, err := c.LookupErr("txnNumber"); err == nil {
-				t.Error("the driver may repeat an insert by itself")
+				t.Error("the driver may retry an insert")
 			}
 		case "find":
 			finds++

@@ -188,7 +188,7 @@ func TestUnorderedInsertIsNoticed(t *testing.T) {
 			return
 		}
 	}
-	t.Error("200 batches inserted in any order, and nobody noticed")
+	t.Error("200 batches inserted in any order, unnoticed")
 }
 
 // Repeating a batch that was stored completely takes three commands, not one per message.

@@ -77,8 +77,8 @@ func (d *memberDoc) fields() bson.D {
 
 // Members implements queue.Queue.
 //
-//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be decoded is no member:
-//	another find replaces it.
+//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be decoded is skipped:
+//	another find fills its place.
 func (q *Queue) Members(ctx context.Context, after string, most int) (all []queue.Member, err error) {
 	if err := q.enter(ctx); err != nil {
 		return nil, err

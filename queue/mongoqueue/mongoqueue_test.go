@@ -80,7 +80,7 @@ func TestMongoDBConforms(t *testing.T) {
 	queuetest.Run(t, func(t *testing.T) func(*testing.T) queue.Queue {
 		uri, _ := mongotest.Fresh(t)
 		w := &wire{only: "find"}
-		t.Cleanup(func() { // in case the suite does not close it
+		t.Cleanup(func() { // checks the finds of the whole suite
 			if _, unbounded := w.sortedFinds(); unbounded != nil {
 				t.Errorf("sorted finds without both bounds: %v", unbounded)
 			}
@@ -650,7 +650,7 @@ func TestOpenRefusesBadURIsWithoutTellingThePassword(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if name != "bad timeout" && (strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "%zz")) {
-			t.Errorf("%s: the error tells the password: %v", name, err)
+			t.Errorf("%s: the error contains the password: %v", name, err)
 		}
 	}
 	if _, err := mongoqueue.Open(t.Context(), "mongodb://host/", mongoqueue.Options{ConnectTimeout: -1}); err == nil {
@@ -678,7 +678,7 @@ func TestUnreachableServer(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if strings.Contains(fmt.Sprint(err), "s3cr3t") {
-			t.Errorf("%s: the error tells the password: %v", name, err)
+			t.Errorf("%s: the error contains the password: %v", name, err)
 		}
 		if d := time.Since(begin); d > 20*time.Second { // a busy machine; the driver's own timeout is 30 s
 			t.Errorf("%s: took %v", name, d)
@@ -703,7 +703,7 @@ func TestWrongCredentials(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if strings.Contains(fmt.Sprint(err), "s3cr3t") {
-		t.Errorf("the error tells the password: %v", err)
+		t.Errorf("the error contains the password: %v", err)
 	}
 }
 
@@ -756,7 +756,7 @@ func TestPartitionedServer(t *testing.T) {
 			}
 			var ie *queue.InsertError
 			if errors.As(err, &ie) && ie.Refused && !ie.Temporary {
-				t.Errorf("%s, %s: nobody knows, but it says refused: %v", name, how, err)
+				t.Errorf("%s, %s: the outcome is unknown, but it says refused: %v", name, how, err)
 			}
 			cancel()
 		}

@@ -141,7 +141,7 @@ type planStore interface {
 	cancel(ctx context.Context, slots []queue.ScheduleKey) error
 	// publish inserts messages of a type, idempotent by ID. See refusedDocument for its errors.
 	publish(ctx context.Context, typ string, msgs []queue.Message) error
-	// takes tells whether the server would accept such a message.
+	// takes reports whether the server would accept such a message.
 	takes(ctx context.Context, m *queue.Message) (bool, error)
 	// bury stores dead letters of a type, idempotent by ID.
 	bury(ctx context.Context, typ string, letters []queue.DeadLetter) error

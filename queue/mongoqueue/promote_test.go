@@ -722,11 +722,11 @@ func TestPromoterCountsTheTimeThatPasses(t *testing.T) {
 	}
 	w.clock = w.clock.Add(time.Second)
 	if p := promote(b, -time.Hour); p != second {
-		t.Error("another producer number, as another promoter's clock is behind")
+		t.Error("another producer number, because another promoter's clock is behind")
 	}
 	w.clock = w.clock.Add(2 * time.Minute)
 	if p := promote(a, 0); p != second {
-		t.Error("another producer number from one that had to finish the plan of another one")
+		t.Error("another producer number from a promoter that had to finish another's plan")
 	}
 	w.clock = w.clock.Add(2 * time.Hour)
 	w.plan.version, w.plan.items = "another", nil

@@ -175,7 +175,7 @@ func (q *Queue) proveTransactions(ctx context.Context, client *mongo.Client) err
 // errNotIsolated is the error of a server that ignores transactions.
 var errNotIsolated = errors.New("what a transaction inserts is visible before the commit")
 
-// withoutTransactions tells whether the error of a trial means that the server has no transactions.
+// withoutTransactions reports whether the error of a trial means that the server has no transactions.
 func withoutTransactions(err error) bool {
 	switch errorCode(err) {
 	case codeIllegalOperation, codeCommandNotFound, codeCommandNotSupported, codeFailedToParse, codeNotImplemented:

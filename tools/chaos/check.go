@@ -85,7 +85,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 			v.addf("index", "%s: message %d has index %d", typ, i, e.Index)
 		}
 		if e.Epoch < epoch {
-			v.addf("epoch", "%s, index %d: epoch %d behind epoch %d", typ, e.Index, e.Epoch, epoch)
+			v.addf("epoch", "%s, index %d: epoch %d after epoch %d", typ, e.Index, e.Epoch, epoch)
 		}
 		if e.AfterGap {
 			v.addf("gap", "%s, index %d: a gap is declared before it", typ, e.Index)
@@ -95,7 +95,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 			v.addf("corrupt", "%s, index %d: ID %q", typ, e.Index, e.ID)
 		} else {
 			if id.N() <= numbers[id.Producer()] {
-				v.addf("order", "%s, index %d: counter %d of producer number %016x behind its %d", typ, e.Index, id.N(), id.Producer(), numbers[id.Producer()])
+				v.addf("order", "%s, index %d: counter %d of producer number %016x after its %d", typ, e.Index, id.N(), id.Producer(), numbers[id.Producer()])
 			}
 			numbers[id.Producer()] = id.N()
 		}
@@ -118,7 +118,7 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 			v.addf("refused", "%s, index %d: message %d of %s, which was refused", typ, e.Index, n, s.producer)
 		case confirmed:
 			if n < last[s] {
-				v.addf("order", "%s, index %d: message %d of %s behind its %d", typ, e.Index, n, s.producer, last[s])
+				v.addf("order", "%s, index %d: message %d of %s after its %d", typ, e.Index, n, s.producer, last[s])
 			}
 			last[s] = n
 		}

@@ -136,7 +136,7 @@ func TestJournal(t *testing.T) {
 		t.Errorf("counts of %v", l)
 	}
 	if _, err := newJournal(dir, "p1"); err == nil {
-		t.Error("a producer may go on under numbers that it has used")
+		t.Error("a producer may reuse its numbers")
 	}
 	for _, bad := range []string{"confirmed orders 1 1", "sent orders 2 3", "sent orders 1", "lost orders 1 1"} {
 		dir := t.TempDir()

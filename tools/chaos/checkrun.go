@@ -135,7 +135,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 		}
 		theirs, err := exec.CommandContext(ctx, r.programs.python, r.programs.reader, "cat", "--format", "json", path).Output()
 		if err != nil || !bytes.Equal(ours, theirs) {
-			r.violate("reader", "the independent reader sees another %s: %v", path, err)
+			r.violate("reader", "the independent reader reads %s differently: %v", path, err)
 		}
 		entries, err := readEntries(ours)
 		if err != nil {
@@ -202,7 +202,7 @@ func (s shownType) ahead(files []verified) string {
 	if len(files) == 0 && s.FileID == "" {
 		return ""
 	}
-	return fmt.Sprintf("file %q is registered, and none of the %d files is that", s.FileID, len(files))
+	return fmt.Sprintf("file %q is registered, and is none of the %d files", s.FileID, len(files))
 }
 
 // processesWith returns the command lines of processes that mention a path, if the system shows them.
@@ -246,11 +246,11 @@ func (v verified) epoch() uint64 {
 // check checks a file by itself, and as successor of the previous one.
 func (v verified) check(path string, before verified, bad func(format string, args ...any)) {
 	if !v.OK || v.Gaps+v.Lost+v.Skipped+v.Duplicates+v.Violations > 0 || v.Next-v.First != v.Messages || v.First != before.Next {
-		bad("%s: %+v, behind index %d", path, v, before.Next)
+		bad("%s: %+v, after index %d", path, v, before.Next)
 	}
 	for i := 1; i < len(v.Regions); i++ {
 		if v.Regions[i].Epoch <= v.Regions[i-1].Epoch {
-			bad("%s: epoch %d behind epoch %d", path, v.Regions[i].Epoch, v.Regions[i-1].Epoch)
+			bad("%s: epoch %d after epoch %d", path, v.Regions[i].Epoch, v.Regions[i-1].Epoch)
 		}
 	}
 	if len(v.Regions) > 0 && v.Regions[0].Epoch < before.epoch() {

@@ -153,7 +153,7 @@ var (
 		n := 1 + rng.IntN(5)
 		if rng.IntN(2) == 0 {
 			m.link.set(func(l *link) { l.drops = n })
-			return fmt.Sprintf("%d answers to %s, %s, lost behind requests that were carried out", n, m.name, role), nil
+			return fmt.Sprintf("%d answers to %s, %s, lost after their requests were executed", n, m.name, role), nil
 		}
 		late := r.lasting(rng)
 		m.link.set(func(l *link) { l.lates, l.late = n, late })

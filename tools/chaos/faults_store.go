@@ -88,10 +88,10 @@ var (
 		n := 1 + rng.IntN(5)
 		if rng.IntN(2) == 0 {
 			m.store.set(func(l *link) { l.spoils = n })
-			return fmt.Sprintf("%d creates of %s, %s, carried out and answered with an error", n, m.name, role), nil
+			return fmt.Sprintf("%d creates of %s, %s, executed and answered with an error", n, m.name, role), nil
 		}
 		m.store.set(func(l *link) { l.drops = n })
-		return fmt.Sprintf("%d answers to %s, %s, lost behind requests to the store that were carried out", n, m.name, role), nil
+		return fmt.Sprintf("%d answers to %s, %s, lost after their requests to the store were executed", n, m.name, role), nil
 	}}
 
 	storeTrouble = fault{name: "store trouble", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {

@@ -106,7 +106,7 @@ func (l ledger) read(path, producer string) error {
 		o, known := outcomes[word]
 		s := stream{producer, typ}
 		if next := len(l[s]) + 1; !known || from > to || word == "sent" && from != next || word != "sent" && to >= next {
-			return fmt.Errorf("%s: %q does not fit behind message %d", path, lines.Text(), next-1)
+			return fmt.Errorf("%s: %q does not fit after message %d", path, lines.Text(), next-1)
 		}
 		if word == "sent" {
 			for range to - from + 1 {

@@ -340,7 +340,7 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 		}
 		if s.own.err != nil {
 			s.own.Unlock()
-			return fmt.Errorf("it takes a server of its own: %w", s.own.err)
+			return fmt.Errorf("it needs its own server: %w", s.own.err)
 		}
 		r.server, uri = s.own.server, s.own.server.URI()
 		defer func() {

@@ -18,6 +18,6 @@ func TestURIs(t *testing.T) {
 		}
 	}
 	if _, err := inDatabase("mongodb+srv://h", "db"); err == nil {
-		t.Error("a name that stands for several hosts is accepted")
+		t.Error("a name for several hosts is accepted")
 	}
 }

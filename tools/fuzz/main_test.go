@@ -30,7 +30,7 @@ func TestTargetsAreDocumented(t *testing.T) {
 	_, table, _ := strings.Cut(string(text), "\n## What is fuzzed\n")
 	table, _, ok := strings.Cut(table, "\n## ")
 	if !ok {
-		t.Fatal("docs/fuzzing.md has no section about what is fuzzed, with another one behind it")
+		t.Fatal("docs/fuzzing.md has no section about what is fuzzed, followed by another one")
 	}
 	var listed []string
 	for _, row := range regexp.MustCompile("(?m)^\\| .+ \\| `([^`]+)` \\| .+ \\|$").FindAllStringSubmatch(table, -1) {
@@ -79,7 +79,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("the table is\n%s", out.String())
 	}
 	if !strings.Contains(progress.String(), "testdata/fuzz/FuzzWrong") {
-		t.Errorf("nothing tells where the input is: %s", progress.String())
+		t.Errorf("the location of the input is not reported: %s", progress.String())
 	}
 	if err := run(&out, &progress, time.Second, "Nothing", false); err == nil {
 		t.Error("no target, and no error")

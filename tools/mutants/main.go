@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) error {
 	fast := flags.Bool("fast", false, "try one rule of each package only")
 	build := flags.Bool("build", false, "only compile the mutants: after code was moved or renamed")
 	pattern := flags.String("run", "", "try only rules whose file and text match this `regexp`")
-	parallel := flags.Int("p", runtime.GOMAXPROCS(0), "how many to try at a time")
+	parallel := flags.Int("p", runtime.GOMAXPROCS(0), "how many to try concurrently")
 	flags.Parse(args)
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: rules are chosen with -run REGEXP", flags.Arg(0))

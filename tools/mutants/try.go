@@ -146,7 +146,7 @@ func (t *trier) one(ctx context.Context, i int, r rule, b baseline) {
 	started := time.Now()
 	outcome, detail := t.judge(ctx, r, b)
 	if r.open && outcome == killed {
-		outcome, detail = unjudged, "is marked as open, and was killed "+detail+": name that test in its entry, and take the mark away"
+		outcome, detail = unjudged, "is marked as open, and was killed "+detail+": name that test in its entry, and remove the mark"
 	} else if r.open && outcome == survived {
 		outcome = open
 	}
@@ -193,7 +193,7 @@ func (t *trier) judge(ctx context.Context, r rule, b baseline) (outcome, detail 
 	switch {
 	case ran(b.passed):
 	case ran(b.skipped):
-		return skipped, "by " + r.tests + ", which needs something that is not here"
+		return skipped, "by " + r.tests + ", which needs something that is not available here"
 	default:
 		return unjudged, "no test ran for " + r.tests + ", even without a mutant"
 	}

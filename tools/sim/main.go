@@ -36,9 +36,9 @@ func run() error {
 		schedules = flag.Uint64("schedules", 100_000, "number of schedules")
 		first     = flag.Uint64("first", 1, "seed of the first one; the others follow")
 		seed      = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
-		processes = flag.Int("processes", runtime.NumCPU(), "how many to play at a time")
+		processes = flag.Int("processes", runtime.NumCPU(), "how many to play concurrently")
 		dir       = flag.String("dir", "bin/sim", "where to build")
-		mutants   = flag.String("mutants", "few", "which to play then, each of which takes a build: few (one of each package), all, none")
+		mutants   = flag.String("mutants", "few", "which mutants to play afterwards, each of which takes a build: few (one of each package), all, none")
 	)
 	flag.Parse()
 	choice, ok := map[string][]string{"few": {"-fast"}, "all": {}, "none": nil}[*mutants]

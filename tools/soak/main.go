@@ -32,7 +32,7 @@ func run() error {
 	flag.IntVar(&o.rate, "rate", 200, "messages per second and backend")
 	flag.IntVar(&o.size, "size", 256, "bytes of a payload")
 	flag.StringVar(&o.dir, "dir", "", "directory of the files, kept; a temporary one if empty")
-	flag.StringVar(&o.server, "url", os.Getenv("FENCEPOST_TEST_MONGODB_URI"), "MongoDB server; a database of its own is made there. Without: the embedded backend only")
+	flag.StringVar(&o.server, "url", os.Getenv("FENCEPOST_TEST_MONGODB_URI"), "MongoDB server, on which a new database is created; without one, only the embedded backend is used")
 	flag.Parse()
 	if flag.NArg() > 0 || o.duration < 5*time.Second || o.types < 4 || o.rate < 1 || o.size < 1 {
 		return errors.New("usage: soak [--duration at least 5s] [--types at least 4] [--rate N] [--size N] [--dir DIR] [--url MONGODB]")
