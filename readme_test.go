@@ -79,6 +79,29 @@ func TestArchitectureNamesExistingFunctions(t *testing.T) {
 	}
 }
 
+// docs/decisions/README.md lists every decision with its title.
+func TestDecisionsAreListed(t *testing.T) {
+	list, err := os.ReadFile("docs/decisions/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("docs/decisions/0*.md")
+	if err != nil || len(files) < 50 {
+		t.Fatalf("%d decisions, %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(text), "\n")
+		number, title, ok := strings.Cut(strings.TrimPrefix(first, "# "), ": ")
+		if line := "* [" + number + "](" + filepath.Base(file) + "): " + title + "\n"; !ok || !strings.Contains(string(list), line) {
+			t.Errorf("the list has no line %s", line)
+		}
+	}
+}
+
 // The Go code in the README and in docs/handlers.md appears line by line in library_test.go, where it is compiled.
 func TestGoInDocumentsCompiles(t *testing.T) {
 	var text []byte
