@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Bodies of the anchor records: fence, open, checkpoint, seal. They are decoded whole, because all but
-// a checkpoint's, which has the caller's state, are small. A later minor version may append fields to
-// an open record and a seal; readers skip fields that they do not know.
+// Bodies of the anchor records: fence, open, checkpoint, seal. They are decoded as a whole, because all
+// are small except a checkpoint's, which contains the caller's state. A later minor version may append
+// fields to an open record and a seal; readers skip fields that they do not know.
 
 var errBody = errors.New("its body does not decode")
 
-// Holder describes the writer of a fence, for people: it is in the fence record and in the report of
+// Holder describes the writer of a fence to operators: it is in the fence record and in the report of
 // [Verify]. Every text is truncated to 255 bytes.
 type Holder struct {
 	ID      string // the lock's holder or the worker's instance
@@ -49,7 +49,7 @@ func encodeHolder(h Holder) []byte {
 	return b
 }
 
-// decodeHolder decodes a fence's body. It skips unknown tags, and makes texts printable: a file may come from anywhere, and people read them.
+// decodeHolder decodes a fence's body. It skips unknown tags, and makes texts printable: they are displayed, and the file may be untrusted.
 func decodeHolder(b []byte) (h Holder, err error) {
 	for len(b) > 0 {
 		if len(b) < 2 || len(b) < 2+int(b[1]) {
@@ -78,12 +78,12 @@ func decodeHolder(b []byte) (h Holder, err error) {
 	return h, nil
 }
 
-// openBody is what a new writer found before its fence.
+// openBody records the state of the file that a new writer found before its fence.
 type openBody struct {
 	acceptedEnd    int64 // end of the last record it accepted; everything from there to the fence is void
-	fenceOff       int64 // its own fence
-	prevCheckpoint int64 // the last checkpoint it accepted, 0 = none
-	skipped        int64 // fenceOff - acceptedEnd: bytes that are void
+	fenceOff       int64 // offset of its own fence
+	prevCheckpoint int64 // offset of the last checkpoint it accepted, 0 = none
+	skipped        int64 // fenceOff - acceptedEnd: the number of void bytes
 }
 
 const openBodySize = 32
@@ -97,7 +97,7 @@ func (o openBody) encode() []byte {
 	return b
 }
 
-// decodeOpen decodes the body of the open record at an offset, which is behind its own fence.
+// decodeOpen decodes the body of the open record at the offset at, which must be after its own fence.
 func decodeOpen(at int64, b []byte) (openBody, error) {
 	if len(b) < openBodySize { // a later minor version may append fields
 		return openBody{}, errBody
@@ -110,15 +110,15 @@ func decodeOpen(at int64, b []byte) (openBody, error) {
 	return o, nil
 }
 
-// mark is an entry of the sparse index: the batch at offset starts with record index.
+// mark is an entry of the sparse index: the batch at offset starts with the record index.
 type mark struct {
 	index  uint64
 	offset int64
 	time   int64 // base time of the batch, nanoseconds since 1970
 }
 
-// checkpointBody carries the caller's state and an index of the batches since the checkpoint
-// before.
+// checkpointBody carries the caller's state and an index of the batches since the previous
+// checkpoint.
 type checkpointBody struct {
 	prevCheckpoint int64  // offset, 0 = none
 	marks          []byte // encoded, see FORMAT.md
@@ -151,7 +151,7 @@ func decodeCheckpoint(b []byte) (checkpointBody, error) {
 	}
 	b = b[8:]
 	n, k := binary.Uvarint(b)
-	if k <= 0 || n > uint64(len(b)) { // an entry takes three bytes at least
+	if k <= 0 || n > uint64(len(b)) { // an entry takes at least three bytes
 		return c, errBody
 	}
 	b = b[k:]
@@ -170,8 +170,8 @@ func decodeCheckpoint(b []byte) (checkpointBody, error) {
 	return c, nil
 }
 
-// lastMark returns the last of the marks of a checkpoint whose batch starts at or before index; the
-// zero value if there is none.
+// lastMark returns the last of a checkpoint's marks whose batch starts at or before index, or the zero
+// value if there is none.
 func lastMark(marks []byte, index uint64) (last mark) {
 	for m := (mark{}); len(marks) > 0; last = m {
 		i, k := binary.Uvarint(marks)
@@ -185,7 +185,7 @@ func lastMark(marks []byte, index uint64) (last mark) {
 	return last
 }
 
-// skipUvarint returns what follows the varint at the start of b, nil when there is none.
+// skipUvarint returns the bytes after the varint at the start of b, or nil if there is none.
 func skipUvarint(b []byte) []byte {
 	_, k := binary.Uvarint(b)
 	if k <= 0 {

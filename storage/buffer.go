@@ -3,14 +3,14 @@ package storage
 import "sync"
 
 const (
-	keepBuf = 1 << 20 // a larger encoding buffer is given back after use …
-	lendBuf = 8 << 20 // … and up to this size to the next writer that needs one
+	keepBuf = 1 << 20 // bytes; a writer gives up a larger encoding buffer after use …
+	lendBuf = 8 << 20 // … and, up to this size, passes it on to the next writer that needs one
 )
 
 var (
-	// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
+	// buffers are the unused larger encoding buffers. rule: an idle writer keeps no large buffer: there may be hundreds of writers.
 	buffers sync.Pool
-	// smallBuffers are those of writers that were closed, or have nothing to write: draining many small files takes one for each.
+	// smallBuffers come from writers that were closed or are idle: draining many small files needs one for each.
 	smallBuffers sync.Pool
 )
 
@@ -33,14 +33,14 @@ func (w *Writer) buffer(n int) []byte {
 	return w.buf[:n]
 }
 
-// borrow takes a buffer that nobody uses, if there is one. It may be too small.
+// borrow takes an unused buffer, if there is one. It may be too small.
 func (w *Writer) borrow(from *sync.Pool) {
 	if b, ok := from.Get().(*[]byte); ok {
 		w.buf = *b
 	}
 }
 
-// release ends the use of what buffer returned.
+// release ends the use of the space that buffer returned.
 func (w *Writer) release() {
 	if cap(w.packer.buf) > keepBuf {
 		w.packer.buf = nil
@@ -55,7 +55,7 @@ func (w *Writer) release() {
 	w.buf = nil
 }
 
-// forgetBuffers gives back what the writer keeps for its next batch. Nobody may use what buffer returned.
+// forgetBuffers gives back the memory that the writer keeps for its next batch. The space that buffer returned must no longer be in use.
 func (w *Writer) forgetBuffers() {
 	if b := w.buf; b != nil {
 		smallBuffers.Put(&b)

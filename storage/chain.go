@@ -18,7 +18,7 @@ import (
 // Chain is a sequence of files of one type, each of which continues the one before it. The files
 // themselves record the order: a seal names the next file; a header names the previous file, its
 // own generation and the index it begins with. So a Chain can prove that a file is missing,
-// truncated, renamed or a copy, and which messages are missing with it.
+// truncated, renamed or a copy, and which messages are missing as a result.
 //
 // A Chain may begin with any generation: older files may be archived or removed.
 type Chain []Link
@@ -32,11 +32,11 @@ type Link struct {
 	Generation uint64
 	First      uint64       // index of its first message
 	Next       uint64       // index after its last message
-	Epoch      uint64       // the highest that has opened it; 0 if unknown
+	Epoch      uint64       // the highest epoch that has opened it; 0 if unknown
 	Sealed     *SealedError // names its successor; nil if it is not sealed
-	Err        error        // why its header or its end cannot be read; what is not known is not checked
+	Err        error        // why its header or its end cannot be read; fields left unknown are not checked
 	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
-	Created    time.Time    // from its header, by the clock of its creator; zero if that is not known
+	Created    time.Time    // from its header, by the clock of its creator; zero if unknown
 	Size       int64        // bytes
 	end        int64        // offset after its last record that is not a fence; after its seal if it is sealed
 }
@@ -46,7 +46,7 @@ type Link struct {
 func ReadChain(fsys FS, dir, typ string) (c Chain, err error) {
 	fsys = orOS(fsys)
 	gone := true
-	for try := 0; gone && try < 3; try++ { // files may be archived at this moment: look again
+	for try := 0; gone && try < 3; try++ { // files may be archived meanwhile: list again
 		names, err := fsys.List(dir, typ)
 		if err != nil {
 			return nil, ioError("list directory", dir, err)
@@ -67,7 +67,7 @@ func ReadChain(fsys FS, dir, typ string) (c Chain, err error) {
 	return c, nil
 }
 
-// From returns the files from a generation on, by their names.
+// From returns the files of the given and later generations, going by their names.
 func (c Chain) From(generation uint64) Chain {
 	return slices.DeleteFunc(slices.Clone(c), func(l Link) bool { return l.nameSays() < generation })
 }
@@ -103,12 +103,12 @@ func ReadLink(fsys FS, path string) (l Link) {
 	return l
 }
 
-// linkOf describes the file at path, as far as its header does.
+// linkOf describes the file at path as far as its header allows.
 func linkOf(path string, h *fileHeader) Link {
 	return Link{Path: path, Type: h.typ, FileID: h.fileID, PrevFileID: h.prevFileID, Generation: h.generation, First: h.firstIndex, Created: time.Unix(0, h.createdNs)}
 }
 
-// readEnd fills the fields that only the end of the file, at limit, can tell.
+// readEnd sets the fields that depend on the end of the file, at limit.
 func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 	s := newScanner(l.Path, f, h, limit)
 	if err := s.startBefore(math.MaxUint64, noTime); err != nil {
@@ -146,16 +146,16 @@ func (l *Link) nameSays() uint64 {
 	return g
 }
 
-// named tells whether the file has the name of its type and generation.
+// named reports whether the file has the name of its type and generation.
 func (l *Link) named() bool { return filepath.Base(l.Path) == GenerationName(l.Type, l.Generation) }
 
-// continuedBy returns what is wrong between the file and the one with the name of its successor.
+// continuedBy returns the problem between the file and the one with the name of its successor, if any.
 func (l *Link) continuedBy(next Link) error {
 	k := &chainCheck{typ: l.Type}
 	if l.named() {
 		k.wrong = Chain{*l, next}.Check()
 	} else {
-		k.follows(l, &next) // whatever it is called
+		k.follows(l, &next) // whatever l's name is
 	}
 	if len(k.wrong) > 0 {
 		return k.wrong[0]
@@ -170,7 +170,7 @@ func (l *Link) sibling(typ string, generation uint64) string {
 
 // ChainError says that the files of a type do not follow one another: one is missing, truncated,
 // renamed, a copy or another file. The messages with indexes in [LostFirst, LostNext) are missing;
-// LostNext is LostFirst when none is known to be missing, and math.MaxUint64 when their number is
+// LostNext equals LostFirst if none is known to be missing, and is math.MaxUint64 if their number is
 // unknown.
 type ChainError struct {
 	Path                string // of the file that shows the problem: the one after the missing files, or the wrong one
@@ -201,9 +201,9 @@ func (e *ChainError) Error() string {
 func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
 
 // Check returns the problems between the files, in the order of generations. All files must have
-// names of one type, see ParseName. CheckEnd checks whether the newest file has a successor
-// elsewhere. A single file under the name of another type, such as orders-old.fpl, is a kept copy,
-// and is not checked.
+// names of one type, see ParseName. CheckEnd checks whether the newest file's successor is missing. A
+// single file under the name of another type, such as orders-old.fpl, is a kept copy, and is not
+// checked.
 func (c Chain) Check() []*ChainError {
 	k := c.place()
 	if len(c) == 1 && c[0].Type != k.typ && c[0].nameSays() == 1 {
@@ -220,10 +220,10 @@ func (c Chain) Check() []*ChainError {
 // chainCheck is the state of Check.
 type chainCheck struct {
 	typ    string
-	files  []Link            // by the generation that their headers say, or, where that is not known, their names
+	files  []Link            // by the generation in their headers or, if that is unknown, in their names
 	wrong  []*ChainError     // found so far
-	other  map[uint64]*Link  // files whose header is not what their name says, by the generation in the name
-	copies map[FileID]string // path of the file with that ID that has the right name
+	other  map[uint64]*Link  // files whose header contradicts their name, by the generation in the name
+	copies map[FileID]string // path of the file that counts as the original of that ID; others with it are copies
 }
 
 // place sorts the files by the generation in their headers, and finds copies and misnamed files.
@@ -239,7 +239,7 @@ func (c Chain) place() *chainCheck {
 		case l.Type == "":
 			l.Generation = l.nameSays()
 		case l.Type != k.typ || !l.named():
-			// rule: a file is what its header says, whatever its name is.
+			// rule: the header identifies a file, not its name.
 			k.other[l.nameSays()] = &c[i]
 			continue
 		}
@@ -268,7 +268,7 @@ func (k *chainCheck) add(e *ChainError) {
 func (k *chainCheck) follows(a, b *Link) {
 	known := a.Type != "" && b.Type != ""
 	ended := known && a.Err == nil
-	// rule: generations between two are skipped only where the seal names the one that comes next: a repair has given them up.
+	// rule: generations between two files are skipped only if the seal names the second: a repair has given up the ones between.
 	skipped := ended && a.Sealed != nil && a.Sealed.Successor == b.FileID && a.Sealed.Generation == b.Generation
 	if b.Generation > a.Generation+1 && !skipped {
 		k.gap(a, b, ended)
@@ -281,7 +281,7 @@ func (k *chainCheck) follows(a, b *Link) {
 	// rule: a file that has a successor is sealed: the seal was durable before the successor had a name.
 	case ended && a.Sealed == nil:
 		*e = ChainError{Path: a.Path, Generation: a.Generation, LostFirst: a.Next, LostNext: max(a.Next, b.First),
-			Reason: fmt.Sprintf("generation %d (%s) is cut: it goes on in %s, and its end with its seal is missing", a.Generation, a.Path, filepath.Base(b.Path)),
+			Reason: fmt.Sprintf("generation %d (%s) is cut: it continues in %s, but its end with its seal is missing", a.Generation, a.Path, filepath.Base(b.Path)),
 			Remedy: restoreIt}
 	// rule: the successor is the file that the seal names.
 	case ended && (a.Sealed.Successor != b.FileID || a.Sealed.Generation != b.Generation):
@@ -294,7 +294,7 @@ func (k *chainCheck) follows(a, b *Link) {
 		e.Unknown = true
 		e.Reason = fmt.Sprintf("generation %d (%s) continues file %s, and generation %d (%s) is file %s", b.Generation, b.Path, b.PrevFileID, a.Generation, a.Path, a.FileID)
 		e.Remedy = "move the one that does not belong here away and restore the right one from a copy"
-	// rule: the successor begins where its predecessor ends, or, after a compaction or repair, where that or an earlier file begins.
+	// rule: the successor begins where its predecessor ends or, after a compaction or repair, where the predecessor or an earlier file begins.
 	case ended && b.First != a.Next && b.First > a.First:
 		e.LostNext = max(a.Next, b.First)
 		e.Reason = fmt.Sprintf("generation %d (%s) begins at index %d instead of %d, where generation %d (%s) ends", b.Generation, b.Path, b.First, a.Next, a.Generation, a.Path)
@@ -305,7 +305,7 @@ func (k *chainCheck) follows(a, b *Link) {
 	k.add(e)
 }
 
-// gap checks whether the generations between a and b, which are not present, may be missing.
+// gap reports the absent generations between a and b, unless they may be missing.
 func (k *chainCheck) gap(a, b *Link, ended bool) {
 	from, to := a.Generation+1, b.Generation-1
 	name := func(g uint64) string { return b.sibling(k.typ, g) }
@@ -321,7 +321,7 @@ func (k *chainCheck) gap(a, b *Link, ended bool) {
 	case !ended || b.Type == "":
 		e.LostNext, e.Unknown = e.LostFirst, true
 	case a.Next < b.First:
-	// rule: only what a compaction or repair replaced may be missing between others: its successor has all its messages.
+	// rule: only a file that a compaction or repair replaced may be missing between others: its successor has all its messages.
 	case to == from && a.Sealed.Successor != b.PrevFileID:
 		e.LostNext, e.Unknown = e.LostFirst, true
 		what += fmt.Sprintf(", and %s does not continue the file that the seal of %s names", filepath.Base(b.Path), filepath.Base(a.Path))
@@ -351,7 +351,7 @@ func (k *chainCheck) isInstead(l *Link) string {
 	}
 }
 
-// misnamed reports the files with the name of another one that were not yet reported together with a
+// misnamed reports the files with the name of another file, except those that gap has reported with a
 // missing generation.
 func (k *chainCheck) misnamed() {
 	var last uint64
@@ -365,10 +365,10 @@ func (k *chainCheck) misnamed() {
 		switch other := k.other[l.Generation]; {
 		case l.Type == k.typ && other != nil && other.Type == k.typ && other.Generation == g:
 			if g > l.Generation {
-				continue // reported with the other one
+				continue // reported with the other file
 			}
 			e.Reason = fmt.Sprintf("%s and %s have swapped names: they hold generations %d and %d", l.Path, filepath.Base(other.Path), l.Generation, g)
-			e.Remedy = "rename each to what the other one is called"
+			e.Remedy = "swap their names"
 		case l.Type == k.typ && k.copies[l.FileID] == l.Path:
 			e.Reason = fmt.Sprintf("%s holds generation %d: it was renamed", l.Path, l.Generation)
 			e.Remedy = "rename it to " + right
@@ -386,26 +386,26 @@ func (k *chainCheck) misnamed() {
 const restoreIt = "restore the file from a copy; if it is lost for good, move the older generations to an archive"
 
 // successorPatience is how long CheckEnd waits for the successor of a sealed file: a writer that
-// continues in a new file first syncs the seal, then names the successor.
+// continues in a new file first syncs the seal and then names the successor.
 const (
 	successorPatience = 3 * time.Second
 	successorPoll     = 50 * time.Millisecond
 )
 
-// CheckEnd returns a *ChainError if the newest file is sealed and its successor is missing. The
-// chain must be all the files of the type in its directory. A writer may be about to name the
-// successor, so CheckEnd retries for some seconds. The error is a *ChainError, ctx's, or nil; Check
-// reports problems between the files. A nil fsys stands for OS().
+// CheckEnd returns a *ChainError if the newest file is sealed and its successor is missing. The chain
+// must contain all files of the type in its directory. A writer may be about to name the successor, so
+// CheckEnd retries for some seconds. The error is a *ChainError, ctx's error, or nil; Check reports
+// problems between the files. A nil fsys stands for OS().
 func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 	k := c.place()
 	if len(k.files) == 0 {
 		return nil
 	}
 	last := &k.files[len(k.files)-1]
-	if last.Sealed == nil || k.other[last.Sealed.Generation] != nil { // the latter Check reports
+	if last.Sealed == nil || k.other[last.Sealed.Generation] != nil { // Check reports the latter
 		return nil
 	}
-	// rule: look again before a missing successor is reported.
+	// rule: look again before reporting a missing successor.
 	for waited := time.Duration(0); ; waited += successorPoll {
 		next := ReadLink(fsys, last.sibling(k.typ, last.Sealed.Generation))
 		if !errors.Is(next.Err, fs.ErrNotExist) {
@@ -413,8 +413,8 @@ func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 		}
 		if waited >= successorPatience {
 			return &ChainError{Path: last.Path, Type: k.typ, Generation: last.Sealed.Generation, LostFirst: last.Next, LostNext: math.MaxUint64,
-				Reason: fmt.Sprintf("%s is sealed, and the file in which it goes on, generation %d (%s), is not here", last.Path, last.Sealed.Generation, next.Path),
-				Remedy: "mount or restore that file; if it never was here, because a writer was interrupted, the next writer of the type makes it"}
+				Reason: fmt.Sprintf("%s is sealed, but its successor, generation %d (%s), is not here", last.Path, last.Sealed.Generation, next.Path),
+				Remedy: "mount or restore that file; if it was never here, because a writer was interrupted, the next writer of the type creates it"}
 		}
 		if err := wait.For(ctx, successorPoll); err != nil {
 			return err
@@ -423,8 +423,8 @@ func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 }
 
 // Starts returns for each file of a chain without problems (see Check) the index at which a later
-// file takes over: later files also have its messages from there on, as a compaction or repair
-// leaves them. It is math.MaxUint64 for the newest.
+// file takes over. After a compaction or repair, later files also contain the file's messages from
+// that index on. The index is math.MaxUint64 for the newest file.
 func (c Chain) Starts() map[string]uint64 {
 	starts, from := map[string]uint64{}, uint64(math.MaxUint64)
 	k := c.place()
@@ -438,8 +438,8 @@ func (c Chain) Starts() map[string]uint64 {
 }
 
 // Replaced returns the paths of the files of a chain without problems (see Check) that are no longer
-// needed: a compaction or repair copied all their records to a later file, and marked unreadable ones as
-// lost there. So damage in them does not matter.
+// needed: a compaction or repair copied all their records to a later file, in which unreadable records
+// are marked as lost. So damage in the replaced files does not matter.
 func (c Chain) Replaced() map[string]bool {
 	starts, paths := c.Starts(), map[string]bool{}
 	for _, l := range c {

@@ -7,14 +7,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A batch's body is stored as it is or compressed, batch by batch (Options.Compress):
+// A batch's body is stored compressed or as it is; each batch decides for itself (Options.Compress):
 //
-//	records ──encodeRecords──▶ body ──zstd, where it saves enough──▶ stored body ──CRC──▶ file
+//	records ──encodeRecords──▶ body ──zstd, if it saves enough──▶ stored body ──CRC──▶ file
 //
-// The checksum is that of the stored body, so a batch can be verified without decompression; only
-// readers of its records pay for that. A file may come from anywhere, so no length in a header decides
-// how much is allocated: memory grows with the bytes that are present, and records are returned in
-// pieces of a bounded size.
+// The checksum covers the stored body, so a batch can be verified without decompression; only readers
+// of its records pay for that. A file may be untrusted, so no length in a header decides how much is
+// allocated: memory grows with the bytes that are present, and records are returned in pieces of
+// bounded size.
 
 // Codecs of a batch's body, in the low bits of a record's flags.
 const (
@@ -24,7 +24,7 @@ const (
 
 const (
 	minCompress  = 1 << 10 // bytes; compressing a smaller body gains nothing
-	minGainParts = 10      // compression must save at least one part in this many to be worth a reader's time
+	minGainParts = 10      // compression must save at least one part in this many to justify a reader's time
 )
 
 // packer compresses bodies of batches. It creates its parts on first use, as few files need them,
@@ -34,8 +34,8 @@ type packer struct {
 	buf  []byte
 }
 
-// pack returns the compressed body, valid until the next call. ok is false if it saves too little:
-// then store the body as it is.
+// pack returns the compressed body, valid until the next call. If compression saves too little, ok is
+// false, and the body should be stored as it is.
 func (p *packer) pack(body []byte) (stored []byte, ok bool) {
 	if len(body) < minCompress {
 		return nil, false
@@ -43,7 +43,7 @@ func (p *packer) pack(body []byte) (stored []byte, ok bool) {
 	if p.zstd == nil {
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false)) // body_crc is enough
 		if err != nil {
-			panic(err) // wrong options only
+			panic(err) // only for wrong options
 		}
 		p.zstd = e
 	}
@@ -51,7 +51,7 @@ func (p *packer) pack(body []byte) (stored []byte, ok bool) {
 	return p.buf, len(p.buf) <= len(body)-len(body)/minGainParts
 }
 
-// checkCodec tells whether this version can decode the body of the batch h.
+// checkCodec returns a *VersionError if this version cannot decode the body of the batch h.
 func checkCodec(path string, h *recHeader) error {
 	unknown := h.flags &^ (flagCodecMask | flagHeaders)
 	if unknown == 0 && h.codec() <= codecZstd {
@@ -72,7 +72,7 @@ type bodyDecoder struct {
 	large func() // if not nil: called before raw becomes larger than largeBatch
 
 	head    recHeader // of the batch
-	at      uint32    // the record in it that rest begins with
+	at      uint32    // number within the batch of the record at the start of rest
 	rest    []byte
 	recs    []Record // the piece that next returns next
 	headers []Header // of recs
@@ -80,14 +80,14 @@ type bodyDecoder struct {
 }
 
 const (
-	// pieceBytes is what the records of one piece take, beyond the body that they point to. Nearly
-	// all batches are one piece: it is room for 80,000 records without headers.
+	// pieceBytes bounds the memory of the records of one piece, beyond the body that they point to.
+	// Nearly all batches are one piece: 80,000 records without headers fit.
 	pieceBytes  = 8 << 20
 	largeBatch  = 8 << 20 // see VerifyOptions.Large
 	recordBytes = int(unsafe.Sizeof(Record{}))
 	pairBytes   = int(unsafe.Sizeof(Header{}))
 
-	zstdMostPerByte = 128 << 10 / 4 // of a compressed body: its shortest block has 4 bytes, and a block stands for 128 KiB at most
+	zstdMostPerByte = 128 << 10 / 4 // decoded bytes per compressed byte: the shortest block has 4 bytes, and a block decodes to at most 128 KiB
 )
 
 // begin starts decoding the accepted batch it; next returns its records. If one of them does not
@@ -120,8 +120,8 @@ func (d *bodyDecoder) next() []Record {
 
 // piece decodes the next records, as many as fit into a piece.
 //
-// rule: each record and each pair of its headers has a price, so that no body makes much more of itself than it is. A body of 64 MiB can
-// have a million records, or 33 million pairs, in 100 MiB and 1 GiB of memory.
+// rule: each record and each header pair counts towards the size of a piece, so that no body takes far more memory than its own size. Without
+// that, a body of 64 MiB could decode to a million records, in 100 MiB of memory, or to 33 million pairs, in 1 GiB.
 func (d *bodyDecoder) piece() bool {
 	d.recs, d.headers, d.text = d.recs[:0], d.headers[:0], 0
 	for d.at < d.head.count && len(d.recs)*recordBytes+len(d.headers)*pairBytes+d.text < pieceBytes {
@@ -146,7 +146,7 @@ func (d *bodyDecoder) piece() bool {
 	return true
 }
 
-// restDecodes checks that the records after the present piece decode, without keeping them.
+// restDecodes checks that the records after the current piece decode, without keeping them.
 func (d *bodyDecoder) restDecodes() bool {
 	var r Record
 	var ok bool
@@ -169,7 +169,7 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		return it.body, nil
 	}
 	n := int(it.head.rawLen)
-	// rule: a length that is only claimed takes no memory. (An int of 32 bits has no room for the product.)
+	// rule: a claimed length alone allocates nothing. (The product overflows a 32-bit int.)
 	if uint64(n) > uint64(len(it.body))*zstdMostPerByte {
 		return nil, undecodable(path, it.head)
 	}
@@ -177,17 +177,17 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		if n > largeBatch && d.large != nil {
 			d.large()
 		}
-		d.raw = nil // before the next one is made
+		d.raw = nil // frees it before the larger one is allocated
 		d.raw = make([]byte, 0, roomFor(n))
 	}
 	if d.zstd == nil {
-		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
-		// Later blocks refer to what is already in it, so a frame's window takes no memory of its
-		// own, however large it claims to be.
+		// The capacity of the given buffer, the record's raw_len, bounds the output. Later blocks
+		// refer to output already in it, so a frame's window takes no memory of its own, however
+		// large it claims to be.
 		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderMaxMemory(MaxBatchBytes),
 			zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(1))
 		if err != nil {
-			panic(err) // wrong options only
+			panic(err) // only for wrong options
 		}
 		d.zstd = z
 	}

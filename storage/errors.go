@@ -10,21 +10,21 @@ import (
 )
 
 // Categories. Every error of this package about the file, its place or its writer matches exactly
-// one of them with errors.Is; the others are errors of the operating system, of the caller's
+// one of them with errors.Is. All other errors come from the operating system or from the caller's
 // context, registry or callbacks.
 var (
 	// ErrIntegrity: damage below the durable end, missing records, a file other than the registered
-	// one, files of a type that do not follow one another. A person must act; nothing was changed.
+	// one, files of a type that do not follow one another. An operator must act; nothing was changed.
 	ErrIntegrity = errors.New("storage: integrity violation")
 
 	// ErrFenced: another writer took over, or holds a newer epoch. Release the lock and start again
 	// with a new epoch.
 	ErrFenced = errors.New("storage: fenced by another writer")
 
-	// ErrNoSpace: no space for the bytes: full disk, quota, or file size limit.
+	// ErrNoSpace: no space for the bytes: the disk is full, or a quota or file size limit is reached.
 	ErrNoSpace = errors.New("storage: no space")
 
-	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a
+	// ErrRefused: the file or its place is unsuitable for the request: a foreign file, another type, a
 	// newer format, an unsuitable file system. Nothing was changed.
 	ErrRefused = errors.New("storage: refused")
 
@@ -36,8 +36,8 @@ var (
 )
 
 // FencedError says that the file's end is not where this writer left it: another writer appended to
-// the file. Records appended since its last successful Sync may or may not be in the file; the
-// successor decides.
+// the file. Records appended since this writer's last successful Sync may or may not be in the file;
+// the next writer decides.
 type FencedError struct {
 	Path     string
 	Op       string // what detected it: "append", "sync", "open record", ...
@@ -46,9 +46,9 @@ type FencedError struct {
 }
 
 func (e *FencedError) Error() string {
-	if e.Found < e.Expected { // no writer ever makes a file shorter
-		return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: its end was cut off by somebody else, but nothing that was "+
-			"durable; open it again with a new epoch, and find out who cuts it", e.Path, e.Op, e.Found, e.Expected)
+	if e.Found < e.Expected { // no writer ever shortens a file
+		return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: something other than a writer cut off its end, but nothing "+
+			"durable; open it again with a new epoch, and find out what cut it", e.Path, e.Op, e.Found, e.Expected)
 	}
 	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
 		"release the lock, acquire it again and open with the new epoch; if this happens again and again while nobody else holds the lock, "+
@@ -80,14 +80,14 @@ func (e *CutError) Error() string {
 		lost = fmt.Sprintf("messages %d to %d are lost", e.LostFirst, e.LostNext-1)
 	}
 	return fmt.Sprintf("%s: %s: the file was cut to %d bytes, below byte %d, to which it was durable: %s; stop its workers and restore the newest copy, "+
-		"or give up what is missing; and find out who cut it", e.Path, e.Op, e.Found, e.Durable, lost)
+		"or give up what is missing; and find out what cut it", e.Path, e.Op, e.Found, e.Durable, lost)
 }
 
 // Is makes the error ErrIntegrity.
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
-// EpochError says that the epoch given to Open is not above every earlier epoch of the file. Raise
-// the lock's token above InFile and open again; but if the writer was Overtaken, acquire the lock again.
+// EpochError says that the epoch given to Open is not above every earlier epoch of the file. If
+// Overtaken is set, acquire the lock again; otherwise raise the lock's token above InFile and open again.
 type EpochError struct {
 	Path      string
 	Offered   uint64 // the epoch given to Open
@@ -107,10 +107,10 @@ func (e *EpochError) Error() string {
 // Is makes the error ErrFenced.
 func (e *EpochError) Is(target error) bool { return target == ErrFenced }
 
-// PoisonedError is returned by every call on a dead Writer, starting with the call that killed it.
-// The writer retries nothing: after a failed write or fdatasync the page cache and the device may
-// disagree, and only a new writer, which drops the cache and reads again, can determine the
-// content. It matches the category of its cause.
+// PoisonedError is returned by every call on a dead Writer, starting with the call that failed. The
+// writer retries nothing: after a failed write or fdatasync the page cache and the device may
+// disagree, and only a new writer, which drops the cache and rereads the file, can determine the
+// content. The error matches the category of its cause.
 type PoisonedError struct {
 	Path  string
 	Op    string // the operation that failed
@@ -130,8 +130,8 @@ func (e *PoisonedError) Error() string {
 // Unwrap returns the cause.
 func (e *PoisonedError) Unwrap() error { return e.Cause }
 
-// ShortWriteError says that write(2) took only a part of a record. The part is a torn tail for
-// every reader.
+// ShortWriteError says that write(2) wrote only a part of a record. Every reader treats that part as
+// a torn tail.
 type ShortWriteError struct {
 	Offset      int64 // where the record starts
 	Want, Wrote int   // bytes
@@ -154,9 +154,9 @@ type ReplacedError struct {
 func (e *ReplacedError) Error() string {
 	switch {
 	case e.Other:
-		return e.Path + ": the file was replaced by another one while it was open; stop whoever does that, and put the original back at this path"
+		return e.Path + ": the file was replaced by another one while it was open; stop whatever does that, and put the original back at this path"
 	case e.Moved:
-		return e.Path + ": the file was moved, or its directory was renamed, while it was open; stop whoever does that, and move it back to this path"
+		return e.Path + ": the file was moved, or its directory was renamed, while it was open; stop whatever does that, and move it back to this path"
 	default:
 		return e.Path + ": the file was removed while it was open; find out what cleans that directory, and restore the file from the newest copy"
 	}
@@ -219,11 +219,11 @@ func (e *HeaderError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *HeaderError) Is(target error) bool { return target == ErrIntegrity }
 
-// WrongTypeError says that the file holds another type or generation than its name says.
+// WrongTypeError says that the type or generation in the file's header is not the one in its name.
 type WrongTypeError struct {
 	Path        string
 	Want, Found string
-	Generation  uint64 // that the file holds
+	Generation  uint64 // in the file's header
 }
 
 func (e *WrongTypeError) Error() string {
@@ -237,7 +237,7 @@ func (e *WrongTypeError) Error() string {
 // Is makes the error ErrRefused.
 func (e *WrongTypeError) Is(target error) bool { return target == ErrRefused }
 
-// SupersededError says that another writer took over while this one was replacing its file by a
+// SupersededError says that another writer took over while this one was replacing its file with a
 // successor.
 type SupersededError struct {
 	Path string // of the successor
@@ -270,13 +270,13 @@ type RegistryMismatch struct {
 	Path       string
 	Registered Entry
 
-	Missing      bool   // there is no file at the path
+	Missing      bool   // no file is at the path
 	Unregistered bool   // the registry no longer has an entry
 	FileID       FileID // another file is at the path (zero otherwise)
-	Older        uint64 // the newest generation found, when a later one is registered
-	Newer        uint64 // the generation found, when an earlier one is registered and the files do not lead back to it
-	Epoch        uint64 // the file's highest epoch, when it is below the registered one: an old copy
-	Next         uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
+	Older        uint64 // the newest generation found, if a later one is registered
+	Newer        uint64 // the generation found, if an earlier one is registered and the files do not lead back to it
+	Epoch        uint64 // the file's highest epoch, if it is below the registered one: an old copy
+	Next         uint64 // the file's next index, if it is below the registered DurableIndex: an old copy
 }
 
 func (e *RegistryMismatch) Error() string {
@@ -299,7 +299,7 @@ func (e *RegistryMismatch) Error() string {
 			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type%s: two replicas use different volumes at the same "+
-			"path, or two databases the same directory, or the registered file was lost and somebody who was about to make the first file did so behind that; "+
+			"path, or two databases use the same directory, or the registered file was lost while a worker was about to create the first one; "+
 			"mount the volume that holds the registered file, or use the database of this one; if the registered file is lost for good, move this one away, "+
 			"and then give up what was in that one", e.Path, e.FileID, e.Registered.FileID, e.kept())
 	case e.Next < e.Registered.DurableIndex:
@@ -312,12 +312,12 @@ func (e *RegistryMismatch) Error() string {
 	}
 }
 
-// Lost tells whether it is about records that were registered and are not here, whoever has them.
+// Lost reports whether the mismatch is that registered records are not in this place, whether or not they exist elsewhere.
 func (e *RegistryMismatch) Lost() bool {
 	return !e.Unregistered && e.Newer == 0 && (e.Missing || e.Older != 0 || e.FileID == FileID{})
 }
 
-// kept says where the registered file is, if that is known.
+// kept says where the registered file was last kept, if that is known.
 func (e *RegistryMismatch) kept() string {
 	if e.Registered.Place == "" {
 		return ""
@@ -350,8 +350,8 @@ func (e *FileSystemError) Error() string {
 func (e *FileSystemError) Is(target error) bool { return target == ErrRefused }
 
 // CorruptError says that bytes below the durable end are damaged, or that durable records are
-// missing. The records with indexes in [LostFirst, LostNext) are not readable; LostNext is
-// LostFirst when no index is missing, or when no later record shows which ones are.
+// missing. The records with indexes in [LostFirst, LostNext) are not readable; LostNext equals
+// LostFirst if no index is missing, or if no later record shows which ones are.
 type CorruptError struct {
 	Path                string
 	Offset, End         int64 // the damage lies within these bytes
@@ -371,24 +371,24 @@ func (e *CorruptError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
-// HoleError says that a piece of a file InPieces is missing, although there are later ones. Only
-// Verify tells which records were in it.
+// HoleError says that a piece of a file InPieces is missing although later pieces exist. Only Verify
+// can tell which records were in it.
 type HoleError struct {
 	Path        string
-	Offset, End int64 // bytes of the file that are not there
+	Offset, End int64 // the missing bytes of the file
 }
 
 func (e *HoleError) Error() string {
-	return fmt.Sprintf("%s: bytes %d to %d are missing: somebody removed a slot, or put one behind the end, which none of our programs does; restore what is missing from a backup, "+
-		"or remove what does not belong", e.Path, e.Offset, e.End)
+	return fmt.Sprintf("%s: bytes %d to %d are missing: a slot was removed, or one was added after the end, which no Fencepost program does; restore the missing slots from a backup, "+
+		"or remove those that do not belong", e.Path, e.Offset, e.End)
 }
 
 // Is makes the error ErrIntegrity.
 func (e *HoleError) Is(target error) bool { return target == ErrIntegrity }
 
-// RetractedError says that records which a reader has accepted were not there for the writer that
-// took over: they were never durable, and their indexes were used again. A plain reader reads the
-// file again from the start; a verification of a file at rest that reports it has found damage.
+// RetractedError says that the writer that took over did not find some records that a reader has
+// accepted: they were never durable, and their indexes were reused. An ordinary reader must reread the
+// file from the start. If a verification of a file at rest reports this error, the file is damaged.
 type RetractedError struct {
 	Path        string
 	Offset      int64 // of the open record that retracts
@@ -413,9 +413,9 @@ func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 // beforehand.
 type NoSpaceError struct {
 	Path    string
-	Need    int64 // bytes; 0 when it is about a directory entry, or not known
+	Need    int64 // bytes; 0 for a directory entry, or if unknown
 	InStore bool  // the store of slots is full, not a file system
-	Err     error // ENOSPC, EDQUOT or EFBIG; in a store what the store says
+	Err     error // ENOSPC, EDQUOT or EFBIG; in a store the store's own error
 }
 
 func (e *NoSpaceError) Error() string {
@@ -445,7 +445,7 @@ func (e *NoSpaceError) Is(target error) bool { return target == ErrNoSpace }
 type LimitError struct {
 	What     string
 	Got, Max int64
-	Record   int // position in the slice given to Append, -1 when it is about the batch
+	Record   int // position in the slice given to Append; -1 if the whole batch exceeds the limit
 }
 
 func (e *LimitError) Error() string {
@@ -459,8 +459,8 @@ func (e *LimitError) Error() string {
 // Is makes the error ErrLimit.
 func (e *LimitError) Is(target error) bool { return target == ErrLimit }
 
-// ioError adds the file, the operation and, for errors an operator can do something about, the
-// remedy. It keeps the cause for errors.Is.
+// ioError adds the file and the operation to err and, for errors that an operator can fix, the
+// remedy. It wraps the cause for errors.Is.
 func ioError(op, path string, err error) error {
 	if err == nil {
 		return nil
@@ -490,8 +490,8 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
-// noSpace returns the error of a lack of room for need bytes in the file at path. If err is a store's, it
-// becomes that of the file.
+// noSpace returns the error for a lack of space for need bytes in the file at path. It converts a
+// store's NoSpaceError into one for the file.
 func noSpace(path string, need int64, err error) *NoSpaceError {
 	if store, ok := errors.AsType[*NoSpaceError](err); ok {
 		return &NoSpaceError{Path: path, Need: need, InStore: store.InStore, Err: store.Err}

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// The bytes of headers. All records begin with the same 96 bytes, an anchor's (fence, open,
-// checkpoint, seal) after the file's marker, by which it is found from anywhere:
+// The bytes of headers. All records have the same 96-byte header. In an anchor (fence, open,
+// checkpoint, seal) the file's marker precedes it, so that a search from any offset finds the anchor:
 //
 //	batch    header │ body │ zeros to a multiple of 8
 //	anchor   marker │ header │ body │ zeros to a multiple of 8
 //
 //	header   kind, lengths, flags │ epoch │ session │ base index │ offset │ durable end │ chain │ … │ two CRCs
 //
-// The CRCs continue CRC32C(file ID), so a record of another file is never valid in this one. And a
-// record contains its own offset, so a record that was copied to another place is not valid there.
+// The CRCs continue CRC32C(file ID), so a record of another file is never valid in this one. A record
+// also contains its own offset, so a record that was copied to another offset is not valid there.
 
 // The format's constants; FORMAT.md explains them.
 const (
-	fileMagic = "\x89FPL\r\n\x1a\n" // as PNG's: catches 7-bit and text-mode transfers
+	fileMagic = "\x89FPL\r\n\x1a\n" // like PNG's: catches 7-bit and text-mode transfers
 
 	majorVersion = 1
 	minorVersion = 0
@@ -50,7 +50,7 @@ const (
 	maxRecord    = markerSize + 64<<10 + MaxBatchBytes // bytes of a whole record: the marker, the longest header, the largest body
 )
 
-// Limits of the format. Append refuses what exceeds them, readers treat it as damage.
+// Limits of the format. Append refuses records that exceed them; readers treat such records as damage.
 const (
 	MaxType         = 64       // bytes of a type name
 	MaxSchema       = 1024     // bytes of a schema name
@@ -62,12 +62,12 @@ const (
 	MaxState        = 32 << 20 // bytes of a checkpoint's state
 )
 
-// FileID identifies a file permanently: 16 random bytes, drawn when it is created.
+// FileID identifies a file permanently: 16 random bytes, generated when the file is created.
 type FileID [16]byte
 
 func (id FileID) String() string { return hex.EncodeToString(id[:]) }
 
-// validType tells whether typ is a type name: [a-z0-9][a-z0-9._-]{0,63}.
+// validType reports whether typ is a type name: [a-z0-9][a-z0-9._-]{0,63}.
 func validType(typ string) bool {
 	for i := range len(typ) {
 		c := typ[i]
@@ -84,7 +84,7 @@ func validType(typ string) bool {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // crcSeed is CRC32C(file_id). Every checksum of a file continues from it, so that bytes of another
-// file never fit.
+// file never match.
 func crcSeed(id FileID) uint32 { return crc32.Checksum(id[:], castagnoli) }
 
 func le16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
@@ -113,7 +113,7 @@ type fileHeader struct {
 	schema       string
 
 	seed               uint32               // crcSeed(fileID)
-	headSeeds          [kindSeal + 1]uint32 // by kind of record: the same, continued with its magic
+	headSeeds          [kindSeal + 1]uint32 // by record kind: seed, continued with the kind's magic
 	markerLo, markerHi uint64
 }
 
@@ -144,13 +144,13 @@ func headerCRC(b []byte, id FileID) uint32 {
 	return crc32.Update(crcSeed(id), castagnoli, b[:headerSize-4])
 }
 
-// decodeFileHeader reads the first page of the file at path; b is shorter than a page when the file
+// decodeFileHeader decodes the first page b of the file at path; b is shorter than a page if the file
 // is.
 func decodeFileHeader(path string, b []byte) (*fileHeader, error) {
 	damaged := func(format string, args ...any) error {
 		return &HeaderError{Path: path, Reason: fmt.Sprintf(format, args...), Cut: len(b) < headerSize}
 	}
-	// rule: the magic is tested before the version, the version before anything whose place may depend on it.
+	// rule: the magic is tested before the version, the version before any field whose place may depend on it.
 	if len(b) < 8 || string(b[:8]) != fileMagic {
 		if repaired := append([]byte(fileMagic), b[min(8, len(b)):]...); len(b) == headerSize && headerCRCGood(repaired) {
 			return nil, damaged("its first 8 bytes are %s (was it transferred as text?)", hexBytes(b[:8]))
@@ -228,8 +228,8 @@ func (k recKind) maxBody() uint32 {
 	return maxSmallBody
 }
 
-// recHeader is the header of a record. offset is the record's first byte: the sync marker's for an
-// anchor.
+// recHeader is the header of a record. offset is that of the record's first byte, which in an anchor
+// is the first byte of the sync marker.
 type recHeader struct {
 	kind       recKind
 	offset     int64
@@ -252,11 +252,11 @@ type recHeader struct {
 
 // A checkpoint's values for the times of the records before it, other than the highest time.
 const (
-	noTime      = math.MinInt64 // there are no records
+	noTime      = math.MinInt64 // no records precede it
 	timeUnknown = 0             // an earlier version wrote the checkpoint, or one before it
 )
 
-// lead is the length of what stands in front of the header.
+// lead is the length of the marker before the header, in bytes.
 func (h *recHeader) lead() int64 {
 	if h.kind == kindBatch {
 		return 0
@@ -264,7 +264,7 @@ func (h *recHeader) lead() int64 {
 	return markerSize
 }
 
-// size is the length of the whole record in the file, bytes.
+// size is the length of the whole record in the file, in bytes.
 func (h *recHeader) size() int64 {
 	return h.lead() + align8(int64(h.headerLen)+int64(h.storedLen))
 }
@@ -276,8 +276,8 @@ func (h *recHeader) link() uint64 { return uint64(h.bodyCRC)<<32 | uint64(h.head
 
 func (h *recHeader) codec() uint16 { return h.flags & flagCodecMask }
 
-// kindAt tells which kind of record may start with b, by its first bytes alone, and what follows
-// the marker.
+// kindAt returns the kind of record that may start with b, judging by its first bytes alone, and b
+// without a leading marker.
 func (fh *fileHeader) kindAt(b []byte) (recKind, []byte) {
 	if len(b) < recHeaderSize {
 		return kindNone, nil
@@ -297,16 +297,16 @@ func (fh *fileHeader) kindAt(b []byte) (recKind, []byte) {
 	return kindNone, nil
 }
 
-// headCRC covers the whole header b of kind k except itself: the magic too, so that no bit error
-// turns one kind of record into another.
+// headCRC returns the checksum of the whole header b of kind k except the checksum itself. It covers
+// the magic too, so that no bit error turns one kind of record into another.
 func (fh *fileHeader) headCRC(k recKind, b []byte) uint32 {
 	return crc32.Update(fh.headSeeds[k], castagnoli, b[8:recHeaderSize])
 }
 
-// decode decodes the 96 bytes b as a header of kind k. It judges nothing.
+// decode decodes the 96 bytes b as a header of kind k. It validates nothing.
 func (h *recHeader) decode(k recKind, b []byte) {
 	_ = b[recHeaderSize-1]
-	// One by one: a literal is made on the stack and copied, which takes three times as long.
+	// Field by field: a composite literal is built on the stack and then copied, which takes three times as long.
 	h.kind, h.headCRC = k, le32(b[4:])
 	h.offset, h.epoch, h.base, h.count = int64(le64(b[8:])), le64(b[16:]), le64(b[24:]), le32(b[32:])
 	h.flags, h.headerLen, h.storedLen, h.rawLen = le16(b[36:]), le16(b[38:]), le32(b[40:]), le32(b[44:])
@@ -314,8 +314,8 @@ func (h *recHeader) decode(k recKind, b []byte) {
 	h.baseTime, h.bodyCRC, h.schemaID = int64(le64(b[80:])), le32(b[88:]), le32(b[92:])
 }
 
-// encode fills the record b, whose body is already in place, with the marker and the header. It
-// sets both CRCs in h.
+// encode writes the marker and the header into the record b, whose body is already in place. It sets
+// both CRCs in h.
 func (h *recHeader) encode(fh *fileHeader, b []byte) {
 	if h.kind != kindBatch {
 		copy(b, fh.marker[:])
@@ -342,7 +342,7 @@ func (h *recHeader) encode(fh *fileHeader, b []byte) {
 	put32(b[4:], h.headCRC)
 }
 
-// inRange tells whether the header's numbers are within the format's limits.
+// inRange reports whether the header's numbers are within the format's limits.
 func (h *recHeader) inRange() bool {
 	return h.headerLen >= recHeaderSize && h.headerLen%recAlign == 0 && h.storedLen <= h.kind.maxBody() && h.rawLen <= h.kind.maxBody() &&
 		h.count <= MaxBatchRecords && (h.kind == kindBatch) == (h.count > 0) && h.offset >= headerSize &&

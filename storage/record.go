@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// A record, as it is in the body of a batch:
+// A record in the body of a batch:
 //
 //	kind u8 │ id_len u8 │ id │ Δtime varint │ payload_len uvarint │ payload │ headers
 //	                           │                                            └ if any record of the batch has one:
 //	                           └ to the batch's base time                     n uvarint, n × (len, key, len, value)
 //
-// It has no checksum and no index of its own: the batch has one checksum for all of its records,
-// and the index of the first. So a batch is there whole, after a crash, too, or not at all.
+// It has no checksum and no index of its own: the batch has one checksum for all of its records, and
+// the index of the first. So after a crash, too, a batch is present as a whole or not at all.
 
 // Kind says what a record is.
 type Kind uint8
 
 const (
 	KindMessage  Kind = 0 // a message
-	KindSkipped  Kind = 1 // a message that became a dead letter or a repeated key; its ID counts, its payload gives the reason
+	KindSkipped  Kind = 1 // a message that became a dead letter or has a repeated key; its ID counts, its payload gives the reason
 	KindAfterGap Kind = 2 // a message appended after a missing one: a declared gap
 	KindLost     Kind = 3 // replaces a record that a repair could not read; not for Append
 
@@ -34,7 +34,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Header is a key with a value that travels with a record. Keys may repeat; order is kept.
+// Header is a key with a value, stored with a record. Keys may repeat; order is kept.
 type Header struct{ Key, Value string }
 
 // Record is one entry of a file.
@@ -45,15 +45,15 @@ type Record struct {
 	Payload []byte // up to MaxPayload bytes
 	Headers []Header
 
-	Index uint64 // its place in the file, from the file's first index on; set by readers
+	Index uint64 // its position, counted from the file's first index; set by readers
 	Epoch uint64 // of the writer that appended it; set by readers
 }
 
 // When returns Time as a time.Time in UTC.
 func (r *Record) When() time.Time { return time.Unix(0, r.Time).UTC() }
 
-// RecordSize returns an upper bound, at most 24 bytes too high, of a record's bytes in a batch.
-// Append never refuses a batch for its size if its sum of RecordSize is within MaxBatchBytes.
+// RecordSize returns an upper bound of a record's bytes in a batch, at most 24 bytes too high.
+// Append never refuses a batch for its size if the sum of RecordSize is within MaxBatchBytes.
 func RecordSize(r *Record) int {
 	n := 2 + len(r.ID) + binary.MaxVarintLen64 + uvarintLen(uint64(len(r.Payload))) + len(r.Payload) + 1
 	if len(r.Headers) > 0 {
@@ -98,8 +98,7 @@ func checkRecords(recs []Record) (size int, headers bool, err error) {
 			if total > MaxHeaders {
 				return 0, false, &LimitError{What: "length of all headers in bytes", Got: int64(total), Max: MaxHeaders, Record: i}
 			}
-			// With distinct keys the sum above bounds their number; this is for empty keys that
-			// repeat.
+			// The sum above bounds the number of distinct keys, but not that of repeated empty ones.
 			if len(r.Headers) > maxPairs {
 				return 0, false, &LimitError{What: "number of headers", Got: int64(len(r.Headers)), Max: maxPairs, Record: i}
 			}
@@ -111,8 +110,8 @@ func checkRecords(recs []Record) (size int, headers bool, err error) {
 	return size, headers, nil
 }
 
-// encodeRecords writes the body of a batch into b, which has room for the size that checkRecords
-// returned, and returns its length.
+// encodeRecords writes the body of a batch into b, which must have at least the size that
+// checkRecords returned, and returns the body's length.
 func encodeRecords(b []byte, recs []Record, baseTime int64, headers bool) int {
 	p := 0
 	for i := range recs {
@@ -142,14 +141,14 @@ func putHeaders(b []byte, hs []Header) int {
 	return p
 }
 
-// packedHeaders are a record's headers as they are stored: n pairs in b, which were checked.
+// packedHeaders are a record's headers in stored form: n validated pairs in b.
 type packedHeaders struct {
 	n uint64
 	b []byte
 }
 
-// decodeRecord decodes record i of the batch h, which b starts with, into r, but for its headers,
-// and returns what follows it.
+// decodeRecord decodes record i of the batch h, at the start of b, into r, except for its headers. It
+// returns those in stored form, and the bytes after the record.
 func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (hs packedHeaders, rest []byte, ok bool) {
 	if len(b) < 2 || b[0] >= kindCount || b[1] == 0 || len(b) < 2+int(b[1]) {
 		return hs, nil, false
@@ -174,8 +173,8 @@ func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (hs packedHeaders
 	return hs, b[end:], true
 }
 
-// uvarint decodes the number at b[p:] and returns the position behind it, -1 when there is none.
-// The lengths that are most frequent take the short way.
+// uvarint decodes the number at b[p:] and returns the position after it, -1 if there is none. The
+// most frequent lengths, one and two bytes, take a fast path.
 func uvarint(b []byte, p int) (uint64, int) {
 	if p+1 < len(b) {
 		if b[p] < 0x80 {
@@ -192,7 +191,7 @@ func uvarint(b []byte, p int) (uint64, int) {
 	return v, p + k
 }
 
-// checkHeaders finds a record's headers, and where they end.
+// checkHeaders validates the headers at the start of b and returns them, and the bytes after them.
 func checkHeaders(b []byte) (hs packedHeaders, rest []byte, ok bool) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > maxPairs {
@@ -222,8 +221,7 @@ func (hs packedHeaders) appendTo(dst []Header) []Header {
 	return dst
 }
 
-// headersEnd checks that n pairs of texts start at b, within the limits, and returns where they
-// end.
+// headersEnd checks that b starts with n pairs of texts within the limits, and returns their length.
 func headersEnd(b []byte, n uint64) (int, bool) {
 	p, total := 0, uint64(0)
 	for range 2 * n {

@@ -633,7 +633,7 @@ func TestCutFile(t *testing.T) {
 		must(t, err)
 		must(t, steps(func() error { return a.Append(2) }, a.Ack, func() error { return a.Append(2) }))
 		mem.WriteFile(x.Path(), mem.ReadFile(x.Path())[:a.Writer.DurableEnd()])
-		checkError(t, a.Ack(), new(*storage.FencedError), storage.ErrFenced, "cut off by somebody else")
+		checkError(t, a.Ack(), new(*storage.FencedError), storage.ErrFenced, "something other than a writer cut off its end")
 		must(t, x.Finish(mem))
 	})
 }

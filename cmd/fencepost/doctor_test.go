@@ -91,7 +91,7 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	if err := mem.Delete(t.Context(), mem.Names()[4]); err != nil {
 		t.Fatal(err)
 	}
-	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "somebody removed a slot") ||
+	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "a slot was removed") ||
 		!strings.Contains(d.findings[0].Text, "fencepost verify --store shared:/srv/slots") {
 		t.Errorf("a slot is missing before the last checkpoint: exit code %d, %+v", d.code, d.findings)
 	}

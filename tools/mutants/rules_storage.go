@@ -4,7 +4,7 @@ var storageRules = []rule{
 	// The writer.
 	{file: "storage/writer.go", rule: "only when everything before it is durable", tests: "TestCheckpointComesAfterASync",
 		old: "	if _, err := w.Sync(); err != nil {\n\t\treturn err\n\t}\n\th := w.head(kindCheckpoint)", new: "	h := w.head(kindCheckpoint)"},
-	{file: "storage/buffer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
+	{file: "storage/buffer.go", rule: "an idle writer keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `err = w.file.Datasync()`, new: "if err = w.file.Datasync(); err != nil {\n\t\t\terr = w.file.Datasync()\n\t\t}"},
@@ -33,9 +33,9 @@ var storageRules = []rule{
 	// Decoding.
 	{file: "storage/codec.go", rule: "all of a batch decodes before any of it is returned", tests: "TestLargeBatchComesInPieces",
 		old: `if !d.piece() || !d.restDecodes() {`, new: `if !d.piece() {`},
-	{file: "storage/codec.go", rule: "each record and each pair of its headers has a price", tests: "TestLargeBatchComesInPieces",
+	{file: "storage/codec.go", rule: "each record and each header pair counts towards the size of a piece", tests: "TestLargeBatchComesInPieces",
 		old: `len(d.recs)*recordBytes+len(d.headers)*pairBytes+d.text < pieceBytes`, new: `len(d.recs)*recordBytes < pieceBytes`},
-	{file: "storage/codec.go", rule: "a length that is only claimed takes no memory", tests: "TestClaimedLengthTakesNoMemory",
+	{file: "storage/codec.go", rule: "a claimed length alone allocates nothing", tests: "TestClaimedLengthTakesNoMemory",
 		old: `if uint64(n) > uint64(len(it.body))*zstdMostPerByte {`, new: `if false {`},
 
 	// Directories of many writers.
@@ -171,15 +171,15 @@ var storageRules = []rule{
 		old: `w.latest = max(w.latest, recs[i].Time)`, new: `w.latest = recs[i].Time`},
 
 	// Generations.
-	{file: "storage/chain.go", rule: "a file is what its header says", tests: "TestBrokenChains",
+	{file: "storage/chain.go", rule: "the header identifies a file", tests: "TestBrokenChains",
 		old: `case l.Type != k.typ || !l.named():`, new: `case l.Type != k.typ:`},
 	{file: "storage/chain.go", rule: "a file that has a successor is sealed", tests: "TestBrokenChains",
 		old: `case ended && a.Sealed == nil:
 		*e`, new: `case false:
 		*e`},
-	{file: "storage/chain.go", rule: "generations between two are skipped only where the seal names the one that comes next", how: "they are skipped anyway", tests: "TestBrokenChains",
+	{file: "storage/chain.go", rule: "generations between two files are skipped only if the seal names the second", how: "they are skipped anyway", tests: "TestBrokenChains",
 		old: `skipped := ended && a.Sealed != nil && a.Sealed.Successor == b.FileID && a.Sealed.Generation == b.Generation`, new: `skipped := true`},
-	{file: "storage/chain.go", rule: "generations between two are skipped only where the seal names the one that comes next", how: "they never are", tests: "TestGiveUp",
+	{file: "storage/chain.go", rule: "generations between two files are skipped only if the seal names the second", how: "they never are", tests: "TestGiveUp",
 		old: `skipped := ended && a.Sealed != nil && a.Sealed.Successor == b.FileID && a.Sealed.Generation == b.Generation`, new: `skipped := false`},
 	{file: "storage/chain.go", rule: "the successor is the file that the seal names", tests: "TestBrokenChains",
 		old: `case ended && (a.Sealed.Successor != b.FileID || a.Sealed.Generation != b.Generation):`, new: `case false:`},
@@ -191,11 +191,11 @@ var storageRules = []rule{
 		old: `case replaced[l.Path]:`, new: `case replaced == nil:`},
 	{file: "storage/chain.go", rule: "the successor begins where its predecessor ends", tests: "TestForgedChains",
 		old: `case ended && b.First != a.Next && b.First > a.First:`, new: `case false:`},
-	{file: "storage/chain.go", rule: "only what a compaction or repair replaced may be missing", how: "anything may", tests: "TestBrokenChains",
+	{file: "storage/chain.go", rule: "only a file that a compaction or repair replaced may be missing", how: "anything may", tests: "TestBrokenChains",
 		old: "		k.gap(a, b, ended)\n", new: ""},
-	{file: "storage/chain.go", rule: "only what a compaction or repair replaced may be missing", how: "another file may have replaced it", tests: "TestReplacedFileIsNotProved",
+	{file: "storage/chain.go", rule: "only a file that a compaction or repair replaced may be missing", how: "another file may have replaced it", tests: "TestReplacedFileIsNotProved",
 		old: `case to == from && a.Sealed.Successor != b.PrevFileID:`, new: `case false:`},
-	{file: "storage/chain.go", rule: "look again before a missing successor", tests: "TestNewestIsMissing",
+	{file: "storage/chain.go", rule: "look again before reporting a missing successor", tests: "TestNewestIsMissing",
 		old: `if waited >= successorPatience {`, new: `if waited >= 0 {`},
 	{file: "storage/follow.go", rule: "the seal was there before the successor had a name", tests: "TestFollowLateName",
 		old: `	if !f.late {`, new: `	if false {`},
