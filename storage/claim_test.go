@@ -50,7 +50,7 @@ func TestRepairOfAClaim(t *testing.T) {
 		o := storage.Options{FS: mem, Registry: x, Salvage: true}
 		w, err := storage.Open(context.Background(), "/d", "orders", 3, o)
 		if tc.refused {
-			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "cannot have held as many") {
+			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "cannot have held that many") {
 				t.Errorf("%d: %v", tc.claims, err)
 			}
 			if x.Entry.DurableIndex != tc.registered || len(mem.Names()) != 1 {

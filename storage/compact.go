@@ -8,62 +8,62 @@ import (
 	"slices"
 )
 
-// Compaction copies the records of a file, and if asked those of the sealed files before it, into a
-// successor. Records keep their indexes; the voids, fences and small batches that crashes, takeovers
-// and slow producers left behind are not copied. Repair is the same for a damaged file: a record of
-// KindLost replaces each one that cannot be read. The old file is not changed, and is sealed only when
-// the successor is complete. A crash in between leaves a temporary file and nothing else.
+// Compaction copies the records of a file, and on request those of the sealed files before it, into a
+// successor. Records keep their indexes. The voids, fences and small batches that crashes, takeovers
+// and slow producers left behind are not copied. Repair is a compaction of a damaged file: a record of
+// KindLost replaces each unreadable record. The old file is not changed, and is sealed only when the
+// successor is complete. A crash in between leaves a temporary file and nothing else.
 
-// CompactOptions of Compact. The zero value works.
+// CompactOptions are the options of Compact. The zero value is valid.
 type CompactOptions struct {
-	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB, at most MaxPayload
+	BatchBytes int                     // size of the new batches, uncompressed; defaults to 1 MiB, at most MaxPayload
 	From       uint64                  // also copies the sealed files of the type in the directory, from this generation on; 0 = none. Not with Salvage
-	Progress   func(done, total int64) // called now and then with the number of finished bytes of the old files
+	Progress   func(done, total int64) // called periodically with the finished and all bytes of the old files; may be nil
 }
 
 // CompactReport says what Compact did.
 type CompactReport struct {
 	Path        string // of the successor
-	Records     uint64 // of any kind, copied
-	Lost        uint64 // records of KindLost that stand in for unreadable ones, old and new
-	Files       int    // that were copied: 1, and with From the earlier ones that had not been replaced
+	Records     uint64 // records copied, of any kind
+	Lost        uint64 // records of KindLost in place of unreadable ones, old and new
+	Files       int    // files copied: 1, and with From the earlier ones that had not been replaced
 	Batches     uint64 // in the old files
 	NewBatches  uint64
 	Size        int64 // of the old files, bytes
 	NewSize     int64
-	Damage      []error // with Salvage: the damage of the old file; the first of it
-	DamageCount uint64  // all of it
+	Damage      []error // with Salvage: the damage of the old file; a bounded number, the first ones
+	DamageCount uint64  // number of all of them
 	FirstIndex  uint64
 	NextIndex   uint64
 }
 
 const (
 	defaultCompactBatch = 1 << 20
-	compactMemory       = 16 << 20 // of the records and headers of one batch, beyond their bytes
-	compactSyncBytes    = 64 << 20 // written between two syncs, so that the last one does not take for ever
-	compactSyncPieces   = 8 << 20  // the same, where what is not synced is kept in memory
+	compactMemory       = 16 << 20 // for the records and headers of one batch, beyond their bytes
+	compactSyncBytes    = 64 << 20 // written between two syncs, so that the last sync is short
+	compactSyncPieces   = 8 << 20  // the same for a file that buffers unsynced bytes in memory
 	lostPerBatch        = 1 << 16  // records of KindLost in one batch
 )
 
 // lostID is the ID of records of KindLost.
 var lostID = []byte{0}
 
-// Compact writes all records of the file into a successor, in batches of a good size, compressed if
-// Options.Compress is set or they were compressed, without the traces that crashes and takeovers
-// left. Indexes stay. The old file is sealed and no longer needed; Compact does not remove it.
+// Compact writes all records of the file into a successor, in batches of BatchBytes, compressed if
+// Options.Compress is set or they were compressed before, without the traces of crashes and takeovers.
+// Indexes do not change. The old file is sealed and no longer needed; Compact does not remove it.
 // state is as for Checkpoint, and the errors are those of Rotate.
 //
-// With From one file takes the place of several: the new one begins with the first record of the
-// earliest. All of them must be here, and follow one another.
+// With From, one file replaces several: the new file begins with the first record of the earliest. All
+// of them must be present, and follow one another.
 //
-// A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records
-// of KindLost replace the unreadable ones, and the report lists the damage: this is how a file is
-// repaired.
+// A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. With Salvage,
+// Compact repairs the file: records of KindLost replace the unreadable ones, and the report lists the
+// damage.
 func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*Writer, *CompactReport, error) {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = defaultCompactBatch
 	}
-	o.BatchBytes = min(o.BatchBytes, MaxPayload) // a larger message is a batch by itself
+	o.BatchBytes = min(o.BatchBytes, MaxPayload) // a larger record gets a batch of its own
 	reason := "compaction"
 	if w.opts.Salvage {
 		reason = "repair"
@@ -73,8 +73,8 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 		return nil, nil, err
 	}
 	next, err := w.succeed(ctx, state, reason, func() uint64 { return c.report.FirstIndex }, func(n *Writer) error {
-		// succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
-		// whatever is in the file now is all there will be.
+		// succeed holds w's appendMu and has written the checkpoint that precedes the seal: the file
+		// gets no further records.
 		size := w.Size()
 		c.to, c.report.Size = n, c.report.Size+size
 		for _, l := range c.earlier {
@@ -94,19 +94,19 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	return next, c.report, nil
 }
 
-// compaction copies the records of w's file, and those of earlier ones, into another one.
+// compaction copies the records of w's file and of earlier files into the file of to.
 type compaction struct {
 	w, to   *Writer
 	o       CompactOptions
 	report  *CompactReport
-	earlier Chain // the files before w's that are copied, too, oldest first
-	done    int64 // bytes of the files that are copied
+	earlier Chain // earlier files to copy, oldest first
+	done    int64 // bytes of the files copied so far
 
 	bodies  bodyDecoder
 	out     []Record // the next batch
 	size    int      // of out, as RecordSize counts
-	arena   []byte   // what out points to …
-	headers []Header // … and its headers
+	arena   []byte   // holds the IDs and payloads of out …
+	headers []Header // … and these are its headers
 	synced  int64
 }
 
@@ -117,7 +117,7 @@ type source struct {
 	header *fileHeader
 }
 
-// addEarlier finds the files before w's that are copied, too.
+// addEarlier finds the earlier files to copy.
 func (c *compaction) addEarlier() error {
 	if c.o.From == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (c *compaction) addEarlier() error {
 		return err
 	}
 	chain := slices.DeleteFunc(all.From(c.o.From), func(l Link) bool { return l.nameSays() > c.w.header.generation })
-	// rule: what is missing, cut or another file is not passed over: the new file would take the place of all of them.
+	// rule: missing, cut and foreign files are not skipped: the new file would replace them all.
 	if wrong := chain.Check(); len(wrong) > 0 {
 		return wrong[0]
 	}
@@ -139,7 +139,7 @@ func (c *compaction) addEarlier() error {
 		switch {
 		case l.FileID == c.w.header.fileID:
 			continue
-		case replaced[l.Path]: // rule: what a compaction has copied to a later file is not copied twice.
+		case replaced[l.Path]: // rule: records that a compaction has copied to a later file are not copied twice.
 			continue
 		case l.Err != nil:
 			return l.Err
@@ -196,7 +196,7 @@ func (c *compaction) copy(ctx context.Context, src source, limit int64) error {
 			return it.err
 		case it.kind != itemRecord || c.w.retracted(it.head):
 		case it.head.kind == kindCheckpoint && it.head.base == c.report.FirstIndex && it.head.base > 0 && c.next() == it.head.base:
-			// A successor begins with what the file before it left.
+			// A successor begins with the state at the end of its predecessor.
 			k, err := decodeCheckpoint(it.body)
 			if err != nil && c.w.opts.Salvage {
 				continue // Open has noted that
@@ -223,7 +223,7 @@ func (c *compaction) batch(path string, it *item) error {
 		if !c.w.decoded {
 			c.report.Damage, c.report.DamageCount = appendDamage(c.report.Damage, err), c.report.DamageCount+1
 		}
-		return nil // the next batch notices that these are missing
+		return nil // fill replaces its records when the next batch is copied
 	}
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (c *compaction) batch(path string, it *item) error {
 	c.to.opts.Compress = c.w.opts.Compress || it.head.codec() != codecNone
 	for recs := c.bodies.next(); len(recs) > 0; recs = c.bodies.next() {
 		for i := range recs {
-			if recs[i].Index < c.next() { // only with Salvage: what went on behind damage is not always what had been behind it
+			if recs[i].Index < c.next() { // only with Salvage: indexes after damage may repeat earlier ones
 				continue
 			}
 			if err := c.add(&recs[i]); err != nil {
@@ -245,7 +245,7 @@ func (c *compaction) batch(path string, it *item) error {
 	return nil
 }
 
-// next is the index that the next record added will get.
+// next returns the index of the next record to be added.
 func (c *compaction) next() uint64 { return c.to.NextIndex() + uint64(len(c.out)) }
 
 // fill adds records of KindLost in place of missing ones, up to index.
@@ -267,7 +267,7 @@ func (c *compaction) fill(path string, index uint64) error {
 	return nil
 }
 
-// add copies one record into the next batch, and writes that batch first if the record does not fit.
+// add copies one record into the pending batch, and writes that batch first if the record does not fit.
 func (c *compaction) add(r *Record) error {
 	n := RecordSize(r)
 	if len(c.out) > 0 && (c.size+n > c.o.BatchBytes || len(c.out)*recordBytes+len(c.headers)*pairBytes > compactMemory) {
@@ -289,15 +289,15 @@ func (c *compaction) add(r *Record) error {
 	return nil
 }
 
-// keep copies b into the arena: what a record points to is valid only until the scanner's next
-// step. A slice that was handed out keeps its memory when the arena moves on to a larger one.
+// keep copies b into the arena: the memory that a record points to is valid only until the scanner's
+// next step. Slices returned before remain valid when the arena grows into new memory.
 func (c *compaction) keep(b []byte) []byte {
 	c.arena = append(c.arena, b...)
 	n := len(c.arena)
 	return c.arena[n-len(b) : n : n]
 }
 
-// flush writes the present batch. Now and then it syncs, so that the sync at the end is short and, in a store, the memory bounded.
+// flush writes the pending batch. It syncs periodically, to keep the final sync short and, in a store, to bound memory.
 func (c *compaction) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -329,18 +329,18 @@ func (c *compaction) finish() error {
 	return err
 }
 
-// retraction says that for a later writer the records before an offset, from an index on, did not
-// exist.
+// retraction says that for a later writer the records before the offset off, from the index first on,
+// did not exist.
 type retraction struct {
 	off   int64
 	first uint64
 }
 
-// retractions are in the order of the file, with indexes that increase, so that the first one behind a record decides about it: there may
-// be as many as regions.
+// retractions are in file order with increasing indexes, so that the first retraction after a record decides about it. There may be as
+// many as regions.
 type retractions []retraction
 
-// add adds one that is behind all others. Those from the same index on, or a later one, say nothing more than it does.
+// add adds a retraction that is after all others. It supersedes those that begin at the same or a later index.
 func (all *retractions) add(r retraction) {
 	kept := *all
 	for len(kept) > 0 && kept[len(kept)-1].first >= r.first {
@@ -349,23 +349,23 @@ func (all *retractions) add(r retraction) {
 	*all = append(kept, r)
 }
 
-// cover tells whether a record was retracted.
+// cover reports whether the record h was retracted.
 func (all retractions) cover(h *recHeader) bool {
 	i, _ := slices.BinarySearchFunc(all, h.offset+1, func(r retraction, off int64) int { return cmp.Compare(r.off, off) })
 	return i < len(all) && (h.base > all[i].first || h.base == all[i].first && h.kind == kindBatch)
 }
 
-// retracted tells whether the accepted record h, a batch or a checkpoint, was retracted later on.
+// retracted reports whether the accepted record h, a batch or a checkpoint, was retracted later.
 func (w *Writer) retracted(h *recHeader) bool { return w.retractions.cover(h) }
 
-// noteDamage adds to the damage that the scan finds, and refuses what cannot be what it says. It keeps as much as Verify does: a
-// file may be full of it.
+// noteDamage records damage that the scan has found, and returns an error if its claim is implausible (see checkClaim). It keeps as many
+// errors as Verify does, because a file may be full of damage.
 func (w *Writer) noteDamage(err error) error {
 	w.damage, w.damaged = appendDamage(w.damage, err), w.damaged+1
 	return w.checkClaim(err)
 }
 
-// appendDamage appends to a list that is bounded.
+// appendDamage appends err to a list of at most maxCorrupt errors.
 func appendDamage(list []error, err error) []error {
 	if len(list) < maxCorrupt {
 		list = append(list, err)
@@ -373,9 +373,9 @@ func appendDamage(list []error, err error) []error {
 	return list
 }
 
-// salvage is scan for a damaged file: it starts at the beginning, and continues after damage. Only the
-// end shows which records were retracted, so it reads the file a second time to pass the records to the
-// caller.
+// salvage is scan for a damaged file: it starts at the beginning, and continues after damage. Which
+// records were retracted is known only at the end, so salvage reads the file a second time to pass the
+// records to the caller.
 func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	if err := w.reread(0, 0); err != nil {
 		return view{}, err
@@ -416,7 +416,7 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	return v, err
 }
 
-// noteState notes that a checkpoint decodes, also if nobody wants its state.
+// noteState notes whether a checkpoint decodes, even if the caller does not restore its state.
 func (w *Writer) noteState(it *item) error {
 	if _, err := decodeCheckpoint(it.body); err != nil {
 		return undecodable(w.path, it.head)
@@ -425,19 +425,20 @@ func (w *Writer) noteState(it *item) error {
 	return nil
 }
 
-// checkClaim refuses to repair damage that cannot be what it says. A repair writes a record for each one that is lost, as many as
-// the record behind the damage says. Its checksum is good, but anybody who can write to the file can make such a record.
+// checkClaim refuses to repair damage that claims an implausible number of lost records. A repair writes a record for each lost one, and
+// the record after the damage determines their number. The checksum of that record is good, but anybody with write access to the file can
+// forge such a record.
 //
-// rule: no more is marked as lost than the damaged bytes can have held, or the registry knows to have been there.
+// rule: no more records are marked as lost than the damaged bytes can have held, or than the registry knows to be durable.
 func (w *Writer) checkClaim(err error) error {
 	var c *CorruptError
 	if !errors.As(err, &c) || c.LostNext <= w.registered {
 		return nil
 	}
-	batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // where damage is reported in parts, one at each end may be in another part
+	batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // damage may be reported in parts, and a batch at each end may extend into another part
 	if lost := c.LostNext - c.LostFirst; lost > batches*MaxBatchRecords {
-		return fmt.Errorf("%w: %s: what follows byte %d says that %d records are lost in %d bytes, which cannot have held as many: no writer of ours wrote that. "+
-			"Restore the file from a copy; if there is none, move it away, and give up what the registry knows of it", ErrIntegrity, c.Path, c.End, lost, c.End-c.Offset)
+		return fmt.Errorf("%w: %s: the record after byte %d says that %d records are lost in %d bytes, which cannot have held that many: no Fencepost program wrote it. "+
+			"Restore the file from a copy; if there is none, move it away, and give up the records that the registry knows", ErrIntegrity, c.Path, c.End, lost, c.End-c.Offset)
 	}
 	return nil
 }

@@ -12,27 +12,27 @@ import (
 	"slices"
 )
 
-// A type moves to another directory or store in this order. It is safe to die or pause between any two
-// steps:
+// A type moves to another directory or store in these steps. A process may die or pause between any two
+// of them:
 //
-//	1. The newest file is sealed, naming a successor that is not made yet (Seal). From here on nothing more can be
-//	   appended to the files that are here by anybody.
-//	2. All files are copied, byte for byte, each under a temporary name until it is whole and durable (CopyFile).
-//	3. Whoever opens the type there finds a sealed file without a successor, makes that one, and the registry's entry
-//	   moves to it.
+//	1. Seal the newest file, naming a successor that does not exist yet (Seal). From here on no writer can append
+//	   to the files at the old place.
+//	2. Copy all files, byte for byte, each under a temporary name until it is whole and durable (CopyFile).
+//	3. The first writer to open the type at the new place finds a sealed file without a successor. It creates the
+//	   successor, and the registry's entry moves to that.
 //
-// Until step 3 somebody may also open the type at the old place, and make the same successor there.
+// Until step 3 a writer may also open the type at the old place, and create the same successor there.
 // Then the epoch and durable index in the registry decide which of the two continues; the other is
 // refused.
 
 const (
-	copyStep = 1 << 20  // bytes that are read at once
+	copyStep = 1 << 20  // bytes read at once
 	copySync = 64 << 20 // bytes between two syncs, as for compactions
 )
 
 // Seal ends the file permanently. The next writer of the type continues in a successor. state is as
-// for Checkpoint. The writer is closed if Seal succeeds. An *EpochError says that the file may be sealed,
-// and that another writer has taken over since.
+// for Checkpoint. The writer is closed if Seal succeeds. An *EpochError means that another writer has
+// taken over; the file may be sealed nevertheless.
 func (w *Writer) Seal(ctx context.Context, state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -46,19 +46,19 @@ func (w *Writer) Seal(ctx context.Context, state []byte) error {
 	if err := w.seal(seal); err != nil {
 		return err
 	}
-	// rule: the registry knows how far the file came before it can go on elsewhere: an old copy is told by that.
+	// rule: the registry has the file's final durable index before the type can continue elsewhere: that exposes an old copy.
 	err := w.overtaken(ctx, w.UpdateRegistry(ctx))
 	w.retire(err)
 	return err
 }
 
 // CopyFile copies the file of a type at path, byte for byte, into the directory toDir of another
-// file system, under the same name. It must be sealed. A nil file system stands for OS(). progress,
-// which may be nil, is called with the number of copied bytes, and of all bytes.
+// file system, under the same name. The file must be sealed. A nil file system stands for OS().
+// progress, which may be nil, is called with the numbers of copied bytes and of all bytes.
 //
-// An existing copy is left unchanged; copied is false then. A different file there is a
-// *CopyConflict, and nothing is changed. An unfinished copy has a temporary name, which the next
-// Open removes, and in a store also the next copy of the file.
+// If the copy already exists, CopyFile changes nothing and copied is false. If a different file is
+// there, CopyFile changes nothing and returns a *CopyConflict. An interrupted copy leaves a file with a
+// temporary name, which the next Open removes; in a store the next copy of the file removes it, too.
 func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, progress func(done, total int64)) (copied bool, err error) {
 	from, to = orOS(from), orOS(to)
 	src, err := from.Open(path, ModeRead)
@@ -78,7 +78,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if err != nil {
 		return false, ioError("stat", path, err)
 	}
-	// rule: what may still grow is not copied: the copy would pass for the file.
+	// rule: a file that may still grow is not copied: the copy could be mistaken for the whole file.
 	link := ReadLink(from, path)
 	if link.Err != nil {
 		return false, link.Err
@@ -107,7 +107,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	tmp := filepath.Join(toDir, TempName(h.typ, h.generation, nonce))
 	err = c.write(to, tmp)
 	if err == nil {
-		// A file that somebody else has put there meanwhile is not replaced.
+		// A file that another process has created there meanwhile is not replaced.
 		if err = to.Link(tmp, target); errors.Is(err, fs.ErrExist) {
 			err = &CopyConflict{Path: path, Target: target, Removed: errors.Is(ReadLink(to, target).Err, fs.ErrNotExist)}
 		} else if err != nil {
@@ -126,8 +126,9 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	return true, errors.Join(w.removeUnfinished(h.generation), w.syncParents())
 }
 
-// removeUnfinished removes from a store what interrupted copies of a generation have left there, which has its name now. A store lists such
-// files for the newest generations only, and cannot remove them before: after the copies of later generations nobody would find them.
+// removeUnfinished removes from a store the temporary files of interrupted copies of a generation, whose final name now exists. A store
+// cannot remove them earlier, and it lists temporary files of the newest generations only: after copies of later generations these would
+// no longer be found.
 func (w *Writer) removeUnfinished(generation uint64) error {
 	if t, err := w.fs.Type(w.dir); err != nil || !t.Slots {
 		return ioError("examine the file system of", w.dir, err)
@@ -142,7 +143,7 @@ func (w *Writer) removeUnfinished(generation uint64) error {
 	}))
 }
 
-// copying is the copying of one file.
+// copying is the copying of one file: one call of CopyFile.
 type copying struct {
 	ctx      context.Context
 	src      File
@@ -150,7 +151,7 @@ type copying struct {
 	id       FileID
 	sealed   *SealedError
 	sealEnd  int64
-	size     int64 // bytes to look at
+	size     int64 // bytes to copy or compare
 	progress func(done, total int64)
 }
 
@@ -208,8 +209,8 @@ func (c *copying) write(to FS, tmp string) error {
 	return err
 }
 
-// compare tells whether a file is a copy. For readers both end at their seals. Behind its seal each may have fences of its own, of
-// writers that opened it since it was copied.
+// compare returns nil if the file at target is a copy, or else a *CopyConflict. Readers end at the seal of a file. After the seal each of
+// the two may have fences of its own, of writers that opened it since it was copied.
 func (c *copying) compare(there File, to FS, target string) error {
 	conflict := &CopyConflict{Path: c.path, Target: target}
 	link := ReadLink(to, target)
@@ -238,7 +239,7 @@ func (c *copying) compare(there File, to FS, target string) error {
 type CopyConflict struct {
 	Path, Target string
 	Removed      bool // the copy existed, and was removed as an old file
-	Unused       bool // an earlier copy made it before it was interrupted, and it has no message
+	Unused       bool // an earlier, interrupted copy created it, and it has no messages
 }
 
 func (e *CopyConflict) Error() string {
@@ -247,11 +248,11 @@ func (e *CopyConflict) Error() string {
 			"copy to another directory or store", e.Path, e.Target)
 	}
 	if e.Unused {
-		return fmt.Sprintf("%s cannot be copied: %s is there. An earlier copy made it before it was interrupted, and then the first place was used again. It has no message: "+
+		return fmt.Sprintf("%s cannot be copied: %s is there. An earlier copy created it and was interrupted, and then the old place was used again. It has no messages: "+
 			"move it away, or in a store remove the value that names it, and copy again; or copy to another directory or store", e.Path, e.Target)
 	}
-	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy that was interrupted, after which the first place was "+
-		"used again, or the files of somebody else; copy to another directory or store", e.Path, e.Target)
+	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy was interrupted and then the old place was "+
+		"used again, or the files there belong to another database; copy to another directory or store", e.Path, e.Target)
 }
 
 // Is makes the error ErrRefused.

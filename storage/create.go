@@ -14,14 +14,14 @@ import (
 //
 //	header ──▶ .orders.fpl.….tmp ──fsync──▶ link(2) to orders.fpl ──▶ fsync of the directory ──▶ first fence
 //
-// link(2) fails if the name exists. So of several processes that create a file at the same time one
-// wins, and all of them continue with its file.
+// link(2) fails if the name exists. So if several processes create a file concurrently, one wins, and
+// all of them continue with its file.
 
 // syncNames makes the file's name durable.
 //
 // rule: names come before content. The process that created the file, or a directory above it, may have died before
-// it synced the directory, or be about to. So every opener syncs the file's directory, and one that finds no fence
-// in the file yet syncs all directories above. A fence therefore proves that they are durable.
+// it synced the directory, or may not have synced it yet. So every writer that opens the file syncs its directory, and
+// one that finds no fence in it syncs all directories above. A fence therefore proves that the names are durable.
 func (w *Writer) syncNames() error {
 	if err := w.fs.SyncDir(w.dir); err != nil {
 		return ioError("sync directory", w.dir, err)
@@ -36,13 +36,13 @@ func (w *Writer) syncNames() error {
 	return w.syncParents()
 }
 
-// syncParents makes the names of the directory and of those above it durable.
+// syncParents makes the names of the file's directory and of those above it durable.
 func (w *Writer) syncParents() error {
 	for dir := w.dir; filepath.Dir(dir) != dir; {
 		dir = filepath.Dir(dir)
 		err := w.fs.SyncDir(dir)
-		// A parent that this user cannot read, or of a kind that has nothing to sync, was not made
-		// by one of us.
+		// A parent that this user cannot read, or of a kind that has nothing to sync, was not created
+		// by a writer.
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 			return ioError("sync directory", dir, err)
 		}
@@ -73,7 +73,7 @@ func readFileHeader(path string, f File) (*fileHeader, error) {
 	return decodeFileHeader(path, b)
 }
 
-// checkHeader checks that the file has the type and generation that its name says, and needs no feature that this writer does not know.
+// checkHeader checks that the file has the type and generation in its name, and needs no feature that this writer does not know.
 func (w *Writer) checkHeader(generation uint64) error {
 	if w.header.typ != w.typ || w.header.generation != generation {
 		return &WrongTypeError{Path: w.path, Want: w.typ, Found: w.header.typ, Generation: w.header.generation}
@@ -84,7 +84,7 @@ func (w *Writer) checkHeader(generation uint64) error {
 	return nil
 }
 
-// create creates the file in these steps. It is no error if another process was first.
+// create creates the file in the steps above. It is no error if another process was first.
 func (w *Writer) create() error {
 	if err := w.mkdirs(w.dir); err != nil {
 		return err
@@ -95,12 +95,12 @@ func (w *Writer) create() error {
 	}
 	tmp := filepath.Join(w.dir, TempName(w.typ, h.generation, le64(h.fileID[:])))
 	if err := w.writeTemp(tmp, h.encode()); err != nil {
-		_ = w.fs.Remove(tmp) // it may not be there, and why it was not written is what counts
+		_ = w.fs.Remove(tmp) // it may not exist; the error of the write is the one that matters
 		return err
 	}
-	// rule: link(2), never rename: it fails when somebody else was first, and never replaces a file.
+	// rule: link(2), never rename: it fails if another process was first, and never replaces a file.
 	err = w.fs.Link(tmp, w.path)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or the first one has removed the temporary file
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // the second: that process has removed the temporary file
 		err = nil
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (w *Writer) create() error {
 	return ioError("remove", tmp, ignoreNotExist(w.fs.Remove(tmp)))
 }
 
-// newHeader makes the header of a new file, with a random identity and sync marker.
+// newHeader returns the header of a new file, with a random identity and sync marker.
 func (w *Writer) newHeader() (*fileHeader, error) {
 	h := &fileHeader{major: majorVersion, minor: minorVersion, generation: 1, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.opts.Schema}
 	if _, err := rand.Read(h.fileID[:]); err != nil {
@@ -121,7 +121,7 @@ func (w *Writer) newHeader() (*fileHeader, error) {
 	return h, nil
 }
 
-// writeTemp writes a file that has only a header, durably, under a temporary name.
+// writeTemp creates a durable file under a temporary name, with only a header.
 func (w *Writer) writeTemp(tmp string, header []byte) error {
 	f, err := w.fs.Open(tmp, ModeCreate)
 	if err != nil {
@@ -137,7 +137,7 @@ func (w *Writer) writeTemp(tmp string, header []byte) error {
 	return ioError("write", tmp, err)
 }
 
-// appendWhole appends to a file that nobody else knows yet, so a short write is simply an error.
+// appendWhole appends to a file without a name, which no other process uses, so a short write is an ordinary error.
 func appendWhole(f File, b []byte) error {
 	n, _, err := f.Append(b)
 	if err == nil && n < len(b) {

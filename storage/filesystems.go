@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 )
 
-// What a Writer requires of a file system: an append (O_APPEND) lands whole and at the end, even while
-// another process appends; fdatasync means that it is on the device; and reads come from the device
-// after the page cache was dropped. Network file systems keep the first promise only
-// among the processes of one client: there a paused writer overwrites what its successor has
-// written, and nothing in the file could repair that.
+// A Writer requires three things of a file system: an append (O_APPEND) lands whole and at the end, even
+// while another process appends; after fdatasync the bytes are on the device; and reads come from the
+// device after the page cache was dropped. Network file systems guarantee the first only among the
+// processes of one client: a paused writer on another client overwrites what its successor has written,
+// and nothing in the file could repair that.
 
 // Magic numbers of statfs(2), from linux/magic.h and the file systems' sources.
 const (
@@ -22,20 +22,21 @@ const (
 
 const useLocal = "use a directory on a local ext4, xfs or btrfs volume (in a container: a bind mount or volume of the host)"
 
-// fileSystems is the only list of file systems that a Writer may use, with the reasons. Others are
-// refused: nobody has shown that their appends are atomic and their fdatasync is reliable.
+// fileSystems is the only list of file systems that a Writer may use, and of those known to be
+// unsuitable, with the reasons. All others are refused, too: they were not tested for atomic appends
+// and a reliable fdatasync.
 var fileSystems = map[int64]struct {
 	name    string
 	allowed bool
-	reason  string // why not
+	reason  string // why it is not allowed
 }{
-	// The kernel holds the inode lock over "find the end, copy, move the end" in one write(2) on
-	// these: 0 of 80,176 concurrent blocks interleaved on each. fdatasync reports errors once per
+	// On these the kernel holds the inode lock while one write(2) finds the end, copies and moves the
+	// end: 0 of 80,176 concurrent blocks interleaved on each. fdatasync reports errors once per
 	// descriptor (since Linux 4.13).
 	magicExt:   {name: "ext4", allowed: true},
 	magicXFS:   {name: "xfs", allowed: true},
 	magicBtrfs: {name: "btrfs", allowed: true},
-	// Appends as the ones above; survives no power loss, by its nature.
+	// Appends like those above; does not survive a power loss, by its nature.
 	magicTmpfs: {name: "tmpfs", allowed: true},
 
 	magicOverlay: {name: "overlayfs", reason: "a volatile overlay omits every sync, and a file opened before its copy-up stays on the lower layer"},
@@ -54,7 +55,7 @@ var fileSystems = map[int64]struct {
 	0x2011BAB0:   {name: "exFAT", reason: "it has no hard links"},
 }
 
-// checkFileSystem decides whether a Writer may work on t.
+// checkFileSystem returns a *FileSystemError unless a Writer may work on t.
 func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 	f, known := fileSystems[t.Magic]
 	switch {
@@ -77,9 +78,9 @@ func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 	}
 }
 
-// CheckDirectory checks whether a Writer would work in dir, which need not exist yet. It returns
-// nil, a *FileSystemError with the reason and the remedy, or an error of the operating system. It
-// changes nothing.
+// CheckDirectory checks whether a Writer could work in dir, which need not exist yet. It returns nil, a
+// *FileSystemError with the reason and the remedy, or an error of the operating system. It changes
+// nothing.
 func CheckDirectory(dir string, o Options) error {
 	o = o.withDefaults()
 	w := &Writer{dir: filepath.Clean(dir), fs: o.FS, opts: o}

@@ -13,10 +13,10 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Following. A Follower reads without an end: at the end of the file it waits for more records, and
-// after a seal it opens the successor, whose name and identity are in the seal.
+// Following. A Follower reads indefinitely: at the end of the file it waits for more records, and after
+// a seal it opens the successor, whose name and identity are in the seal.
 
-// FollowOptions of Follow. The zero value follows from the first record on.
+// FollowOptions are the options of Follow. The zero value follows from the first record on.
 type FollowOptions struct {
 	FS   FS            // defaults to OS()
 	From uint64        // index of the first record to return
@@ -29,14 +29,14 @@ type FollowOptions struct {
 
 const defaultPoll = 100 * time.Millisecond
 
-// Follower returns the records of a type as they are appended: from the given file, and when that
-// is sealed, from its successors. The records are durable and final, unless Unsynced is set. It is
-// not safe for concurrent use.
+// Follower returns the records of a type as they are appended: from the given file and, once that is
+// sealed, from its successors. The records are durable and final, unless Unsynced is set. A Follower
+// is not safe for concurrent use.
 type Follower struct {
 	o    FollowOptions
 	path string
 	r    *Reader
-	late bool // a successor has a name, and the file that is being read had no seal when it was last looked at
+	late bool // a successor has a name although the last look at the current file found no seal
 }
 
 // Follow opens the file at path; errors are those of OpenReader.
@@ -63,9 +63,9 @@ func (f *Follower) open(path string, from uint64) (*Reader, error) {
 func (f *Follower) Path() string { return f.path }
 
 // Next waits for the next batch and returns its records, which are valid until the next call. It
-// fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError when the path
-// no longer names the open file, and with a *ChainError when the next file does not continue this
-// one, or is missing while later ones exist.
+// fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError if the path no
+// longer names the open file, and with a *ChainError if the next file does not continue this one, or
+// is missing although later ones exist.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -88,7 +88,8 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	}
 }
 
-// succeed goes on to the successor of a sealed file; false while there is none.
+// succeed moves on to the successor of a sealed file. It returns false if the file is not sealed, or
+// if the successor does not exist yet. It also returns true if the file must be read once more.
 func (f *Follower) succeed() (bool, error) {
 	this := f.r.link()
 	if this.Sealed == nil {
@@ -101,7 +102,7 @@ func (f *Follower) succeed() (bool, error) {
 	next, err := f.open(path, this.Next)
 	if errors.Is(err, fs.ErrNotExist) {
 		if path, err = f.behindMissing(&this); path == "" || err != nil {
-			return false, err // its writer, or the next one, is about to make it
+			return false, err // its writer, or the next one, has yet to create it
 		}
 		next, err = f.open(path, this.Next)
 	}
@@ -117,8 +118,8 @@ func (f *Follower) succeed() (bool, error) {
 	return true, err
 }
 
-// checkCut finds out whether a successor has a name although this file has no seal. again is true
-// when the file is to be read once more before that can be told.
+// checkCut checks whether a successor has a name although this file has no seal. again is true if the
+// file must be read once more to decide that.
 func (f *Follower) checkCut(this *Link) (again bool, err error) {
 	path := this.sibling(this.Type, this.Generation+1)
 	if _, err := f.o.FS.Stat(path); errors.Is(err, fs.ErrNotExist) || !this.named() {
@@ -126,7 +127,7 @@ func (f *Follower) checkCut(this *Link) (again bool, err error) {
 	} else if err != nil {
 		return false, ioError("stat", path, err)
 	}
-	// rule: the seal was there before the successor had a name, so what was appended until then is read first.
+	// rule: the seal was durable before the successor had a name, so read what was appended until then first.
 	if !f.late {
 		f.late = true
 		return true, nil
@@ -135,9 +136,9 @@ func (f *Follower) checkCut(this *Link) (again bool, err error) {
 	return false, cmp.Or(this.continuedBy(next), next.Err)
 }
 
-// behindMissing returns the path of the next file that is here when the successor is not: a
-// compaction replaced that, and it was removed. It returns "" when there is no later file, and an
-// error when messages are missing with it.
+// behindMissing returns the path of the next existing file if the successor does not exist: a
+// compaction replaced the successor, which was then removed. It returns "" if there is no later file,
+// and an error if messages are missing.
 func (f *Follower) behindMissing(this *Link) (string, error) {
 	dir := filepath.Dir(f.path)
 	names, err := f.o.FS.List(dir, this.Type)
@@ -163,8 +164,8 @@ func (f *Follower) behindMissing(this *Link) (string, error) {
 	return "", nil
 }
 
-// checkName finds out whether the path still names the open file. A file that was replaced never
-// grows again.
+// checkName checks whether the path still names the open file. A file that was replaced never grows
+// again.
 func (f *Follower) checkName() error {
 	open, err := f.r.file.Stat()
 	if err != nil {

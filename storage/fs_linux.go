@@ -13,8 +13,8 @@ import (
 // OS returns the file system of the operating system.
 func OS() FS { return osFS{} }
 
-// osFS uses raw system calls: os.File completes short writes in a loop, and foreign bytes may come
-// in between.
+// osFS uses raw system calls: os.File completes short writes in a loop, and another writer's bytes
+// could land in between.
 type osFS struct{}
 
 func (osFS) Open(name string, mode Mode) (File, error) {
@@ -92,7 +92,7 @@ func (f *osFile) init(mode Mode) error {
 	if err := unix.Fstatfs(f.fd, &sf); err != nil {
 		return &os.PathError{Op: "fstatfs", Path: f.name, Err: err}
 	}
-	f.probe = typeOf(&sf).Magic == magicExt && mode != ModeRead // a reservation takes a descriptor that can write
+	f.probe = typeOf(&sf).Magic == magicExt && mode != ModeRead // the probe's reservation requires a writable descriptor
 	return nil
 }
 
@@ -108,8 +108,8 @@ func (f *osFile) Append(p []byte) (int, int64, error) {
 			return max(n, 0), 0, &os.PathError{Op: "write", Path: f.name, Err: err}
 		}
 	}
-	// For an append the kernel leaves the position behind this write's own last byte, whoever wrote
-	// meanwhile.
+	// After an append the kernel leaves the position after this write's own last byte, even if other
+	// processes have written meanwhile.
 	end, err := unix.Seek(f.fd, 0, io.SeekCurrent)
 	if err != nil {
 		return n, 0, &os.PathError{Op: "lseek", Path: f.name, Err: err}
@@ -141,9 +141,9 @@ func (f *osFile) Datasync() error {
 	if !f.probe {
 		return nil
 	}
-	// rule: on ext4 fdatasync can return success after the journal was aborted by somebody else's sync (measured: the
-	// appended bytes were gone after a remount). A reservation of a block that exists already
-	// changes nothing, but needs the journal, and fails with EROFS then.
+	// rule: on ext4 fdatasync can return success after another process's sync has aborted the journal (measured: the
+	// appended bytes were gone after a remount). Reserving a block that already exists changes
+	// nothing, but needs the journal, and fails with EROFS if it was aborted.
 	if err := f.Allocate(0, headerSize); err != nil && !errors.Is(err, errors.ErrUnsupported) && !isNoSpace(err) {
 		return fmt.Errorf("probe of the ext4 journal after fdatasync: %w", err)
 	}
@@ -185,13 +185,13 @@ func infoOf(st *unix.Stat_t) Info {
 	return Info{Size: st.Size, Dev: uint64(st.Dev), Ino: st.Ino, Nlink: uint64(st.Nlink)}
 }
 
-// typeOf cuts the sign extension that f_type suffers on some architectures.
+// typeOf returns the file system of st. It removes the sign extension of f_type on some architectures.
 func typeOf(st *unix.Statfs_t) FSType {
 	magic := int64(uint32(st.Type))
 	return FSType{Magic: magic, Name: fileSystems[magic].name}
 }
 
-// retryEINTR repeats a system call that a signal has interrupted. It is only for calls that are harmless to repeat.
+// retryEINTR repeats a system call that a signal has interrupted. Use it only for calls that are safe to repeat.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

@@ -20,25 +20,24 @@ import (
 //
 // The order of the steps makes it safe to die or pause between any two of them:
 //
-//	1. checkpoint S in the old file, durable.
-//	2. The successor is written whole under a temporary name, and synced.
-//	3. SEAL in the old file, naming the successor's identity; synced, and not fenced off. From here on nothing more can be
-//	   appended to the old file by anybody.
-//	4. link(2) gives the successor its name. It fails if another one has that name: a later writer was faster.
-//	5. The registry's entry moves from the old identity to the new one. It fails if it names neither.
-//	6. Only now is anything appended to the successor that may be acknowledged.
+//	1. Write checkpoint S to the old file, and sync.
+//	2. Write the whole successor under a temporary name, and sync.
+//	3. Write SEAL to the old file, naming the successor's identity; sync, and check that this writer was not fenced off.
+//	   From here on no writer can append to the old file.
+//	4. Give the successor its name with link(2). This fails if a file has that name: a later writer was faster.
+//	5. Move the registry's entry from the old identity to the new one. This fails if the entry names neither.
+//	6. Only after that, append records to the successor that may be acknowledged.
 //
-// A writer that opens the type after step 3 and finds no successor makes one, with the identity that
-// the seal names and the state S. One that finds a successor which the registry does not know yet does
-// step 5.
+// A writer that opens the type after step 3 and finds no successor creates it, with the identity in the
+// seal and the state S. A writer that finds a successor unknown to the registry performs step 5.
 
 const fileSuffix = ".fpl"
 
 // FileName returns the name of the first file of a type within its directory.
 func FileName(typ string) string { return GenerationName(typ, 1) }
 
-// GenerationName returns the name of a generation of the file of a type within its directory. No
-// type name contains an @, and names sort by generation up to the 9999th.
+// GenerationName returns the name of a generation of a type's file within its directory. No type name
+// contains an @, and names sort by generation up to the 9999th.
 func GenerationName(typ string, generation uint64) string {
 	if generation <= 1 {
 		return typ + fileSuffix
@@ -46,8 +45,7 @@ func GenerationName(typ string, generation uint64) string {
 	return fmt.Sprintf("%s@%04d%s", typ, generation, fileSuffix)
 }
 
-// ParseName is the inverse of GenerationName; ok is false when name is not that of a file of a
-// type.
+// ParseName is the inverse of GenerationName; ok is false if name is not the name of a type's file.
 func ParseName(name string) (typ string, generation uint64, ok bool) {
 	typ, ok = strings.CutSuffix(name, fileSuffix)
 	if !ok {
@@ -63,14 +61,14 @@ func ParseName(name string) (typ string, generation uint64, ok bool) {
 	return typ, generation, validType(typ) && name == GenerationName(typ, generation)
 }
 
-// TempName is the name of a file of the type while it is being made. nonce is random: if a name
+// TempName returns the name of a type's file while it is being written. nonce is random: if a name
 // were used twice, a writer paused before its link(2) would publish a file that another writer has
 // only begun to write.
 func TempName(typ string, generation, nonce uint64) string {
 	return fmt.Sprintf(".%s.%016x.tmp", GenerationName(typ, generation), nonce)
 }
 
-// ParseTempName is the inverse of TempName; ok is false when name is not a temporary name.
+// ParseTempName is the inverse of TempName; ok is false if name is not a temporary name.
 func ParseTempName(name string) (typ string, generation, nonce uint64, ok bool) {
 	base, dotted := strings.CutPrefix(name, ".")
 	base, temp := strings.CutSuffix(base, ".tmp")
@@ -83,14 +81,14 @@ func ParseTempName(name string) (typ string, generation, nonce uint64, ok bool) 
 	return typ, generation, nonce, ok && err == nil && name == TempName(typ, generation, nonce)
 }
 
-// isTempName tells whether name is a TempName of the type.
+// isTempName reports whether name is a TempName of the type.
 func isTempName(name, typ string) bool {
 	t, _, _, ok := ParseTempName(name)
 	return ok && t == typ
 }
 
-// newest returns the highest generation of the type in the directory, or 0, and the temporary files
-// that earlier writers left behind.
+// newest returns the highest generation of the type in the directory, or 0 if there is none, and the
+// temporary files that earlier writers left behind.
 func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	names, err := w.fs.List(w.dir, w.typ)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,13 +112,13 @@ func (w *Writer) newestOf(names []string) (generation uint64, temps []string) {
 	return generation, temps
 }
 
-// recentLister is an FS that remembers listings for a moment: see Shared.
+// recentLister is an FS that caches listings for a short time: see Shared.
 type recentLister interface {
 	listRecent(dir, typ string) ([]string, error)
 }
 
-// newestLately is newest by a listing of a moment ago, if that is good enough. It finds files that
-// others put behind a hole in the generations a moment later than newest does.
+// newestLately is newest with a recent, cached listing; ok is false if that is insufficient. If other
+// processes add files after a gap in the generations, it finds them slightly later than newest does.
 func (w *Writer) newestLately(registered Entry) (generation uint64, temps []string, ok bool) {
 	l, ok := w.fs.(recentLister)
 	if !ok || w.givesUp() {
@@ -131,19 +129,19 @@ func (w *Writer) newestLately(registered Entry) (generation uint64, temps []stri
 		return 0, nil, false
 	}
 	generation, temps = w.newestOf(names)
-	// rule: the file that an old listing shows must still be there, and its successor must not: since then another holder may have
-	// made it, and the first file as well.
+	// rule: the file that an old listing shows must still be there, and its successor must not: another holder may have created the
+	// successor, or the first file, since then.
 	ok = generation >= registered.Generation && (generation == 0 || w.has(generation, nil)) && w.has(generation+1, fs.ErrNotExist)
 	return generation, temps, ok
 }
 
-// has tells whether asking for a generation gives this answer.
+// has reports whether Stat of a generation's file returns the error answer; nil means that the file exists.
 func (w *Writer) has(generation uint64, answer error) bool {
 	_, err := w.fs.Stat(filepath.Join(w.dir, GenerationName(w.typ, generation)))
 	return errors.Is(err, answer)
 }
 
-// removeTemps removes unfinished files. A writer that is still making one has been fenced off by now,
+// removeTemps removes unfinished files. A writer that is still writing one has been fenced off by now,
 // and will find that the name is gone.
 func (w *Writer) removeTemps(names []string) error {
 	for _, name := range names {
@@ -156,18 +154,18 @@ func (w *Writer) removeTemps(names []string) error {
 }
 
 // Rotate seals the file and returns the writer of its successor, which begins where this file ends.
-// state is as for Checkpoint, and is copied to the successor, so that copies of messages are
-// refused across files. This writer is closed then. If Rotate fails it is dead, and nothing is
-// lost: call Close, then Open with a new epoch, which completes the rotation.
+// state is as for Checkpoint, and is copied to the successor, so that duplicate messages are refused
+// across files. After success this writer is closed. If Rotate fails, this writer is dead, but nothing
+// is lost: call Close, then Open with a new epoch, which completes the rotation.
 //
-// But a bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing:
-// this writer continues.
+// As exceptions, a *NoSpaceError that is not wrapped, a *LimitError, and any error before the file was
+// sealed change nothing: this writer remains usable.
 func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
 	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
 }
 
-// succeed replaces this writer's file by a successor. first returns the index of its first record; fill
-// writes the records that it begins with, in addition to the state.
+// succeed replaces this writer's file with a successor. first returns the index of the successor's first
+// record; fill, if not nil, writes its initial records, in addition to the state.
 func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first func() uint64, fill func(*Writer) error) (*Writer, error) {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -176,7 +174,7 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 	}
 	seal, old := sealBody{generation: w.header.generation + 1, reason: reason}, w.header.fileID
 	if w.instead != nil {
-		// rule: no generation is made twice: what is lost may turn up.
+		// rule: no generation is created twice: a lost file may turn up.
 		seal.generation, old = w.instead.Generation+1, w.instead.FileID
 	}
 	if _, err := rand.Read(seal.successor[:]); err != nil {
@@ -199,7 +197,7 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 	return next, nil
 }
 
-// seal seals the file: nothing can be appended to it any more. appendMu is held.
+// seal seals the file: nothing can be appended to it afterwards. appendMu is held.
 func (w *Writer) seal(seal sealBody) error {
 	if err := w.checkBeforeSeal(); err != nil {
 		return err
@@ -208,16 +206,16 @@ func (w *Writer) seal(seal sealBody) error {
 	if err := w.land("seal", encodeAnchor(w.header, &h, seal.encode()), &h); err != nil {
 		return err
 	}
-	// rule: the successor gets its name only when the seal is durable: or a crash would leave two files that go on.
+	// rule: the successor gets its name only when the seal is durable: otherwise a crash could leave two files to append to.
 	_, err := w.Sync()
 	return err
 }
 
 // checkBeforeSeal checks the file again after the successor was built, which may take minutes. If the
-// file was moved away meanwhile, it must not be sealed, so that it can continue when it is back.
+// file was moved away meanwhile, it must not be sealed, so that it can continue when it is moved back.
 // appendMu is held.
 //
-// rule: what the path does not name is not sealed.
+// rule: a file that the path does not name is not sealed.
 func (w *Writer) checkBeforeSeal() error {
 	named := w.checkName()
 	w.mu.Lock()
@@ -243,7 +241,7 @@ func (w *Writer) retire(cause error) {
 }
 
 // build writes the successor that seal names, under a temporary name, up to and including the
-// checkpoint that makes it complete. Then it is durable, and this writer's region in it is open.
+// checkpoint that completes it. The returned writer's file is durable, and its region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
 	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch, latest: noTime}
 	n.opts.Salvage = false
@@ -290,10 +288,10 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 	return n, err
 }
 
-// publish gives its name to a successor that build has made, and registers it.
+// publish gives a successor from build its final name, and registers it.
 func (n *Writer) publish(ctx context.Context, old FileID) error {
 	tmp, path := n.path, filepath.Join(n.dir, GenerationName(n.typ, n.header.generation))
-	// rule: link(2), never rename: whoever took over since then may have made the successor already.
+	// rule: link(2), never rename: a writer that took over since then may have created the successor already.
 	err := n.fs.Link(tmp, path)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return &SupersededError{Path: path}
@@ -311,8 +309,8 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	e := n.Entry()
 	now, err := n.register(ctx, old, e)
 	if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {
-		// rule: a successor that was in use already is not made a second time. The maker of the successor of a sealed file gives it the
-		// identity that the seal names. So the registry may already name it: others made it, filled it, and it was moved away.
+		// rule: a successor that was already in use is not created a second time. The writer that creates a sealed file's successor gives it
+		// the identity in the seal. So the registry may already name it: another writer created and filled it, and it was moved away.
 		err = &RegistryMismatch{Path: n.path, Registered: now, Epoch: e.Epoch, Next: e.DurableIndex}
 		named := n.checkName()
 		n.mu.Lock()
@@ -332,9 +330,9 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 	case err != nil:
 		return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 	case !ok || now.FileID != e.FileID:
-		// rule: nothing is appended to a successor that the registry does not name. A writer that slept since its seal
-		// could otherwise fill a name that was free again, because the files of that time were
-		// moved to an archive.
+		// rule: nothing is appended to a successor that the registry does not name. Otherwise a writer that was paused
+		// after its seal could reuse a name that is free again because its file was moved to an
+		// archive.
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID, Unregistered: !ok}
 	}
 	return now, nil
@@ -344,13 +342,13 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 func (n *Writer) abandon() {
 	n.file.Close()
 	if n.isTemp() {
-		n.fs.Remove(n.path) // or the next Open does
+		n.fs.Remove(n.path) // if this fails, the next Open removes it
 	}
 }
 
 func (n *Writer) isTemp() bool { return isTempName(filepath.Base(n.path), n.typ) }
 
-// continueSealed makes the successor of a sealed file whose writer died before it made one, and returns
+// continueSealed creates the successor of a sealed file whose writer died before it could, and returns
 // the successor's writer.
 func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, v.next)
@@ -362,7 +360,7 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 		return nil, err
 	}
 	old := w.header.fileID
-	if w.instead != nil { // its repair came no further
+	if w.instead != nil { // a repair of that lost file was interrupted here
 		old = w.instead.FileID
 	}
 	if err := next.publish(ctx, old); err != nil {
@@ -383,7 +381,7 @@ func (w *Writer) stateAt(off int64, next uint64) ([]byte, error) {
 	c, derr := decodeCheckpoint(body)
 	if off == 0 || v != whole || h.kind != kindCheckpoint || derr != nil || h.base != next {
 		return nil, &CorruptError{Path: w.path, Offset: off, End: w.fenceOff, LostFirst: next, LostNext: next,
-			Reason: "the file is sealed, and the checkpoint that belongs before a seal is not here"}
+			Reason: "the file is sealed, but the checkpoint that precedes every seal is missing"}
 	}
 	return c.state, nil
 }

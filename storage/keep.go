@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Retention. Sealed files are only needed by their readers: all that a writer needs to know about their messages is in the first
-// checkpoint of the newest file. So the oldest may be removed, and those that a compaction or repair has replaced.
+// Retention. Only readers need sealed files: the state that a writer needs of their messages is in the first checkpoint of the
+// newest file. So the oldest files may be removed, and those that a compaction or repair has replaced.
 //
 //	orders.fpl ─▶ orders@0002.fpl ─▶ orders@0003.fpl ─▶ orders@0004.fpl
 //	sealed        sealed             sealed             the newest: never removed, nor one that is not sealed, nor one that the
-//	removed       removed            kept               registry still names, nor anything while the files do not follow one another
+//	removed       removed            kept               registry still names, nor any file while the files do not follow one another
 //
-// A writer that was paused while its file was removed notices: on a file system the path does not name its file any more, and in
-// a store of slots the slots that overtook it stay, see package slots.
+// A writer that was paused while its file was removed detects that: on a file system the path no longer names its file, and in a
+// store of slots the slots that overtook it remain, see package slots.
 
 // KeepOptions say which files Keep removes.
 type KeepOptions struct {
@@ -25,9 +25,9 @@ type KeepOptions struct {
 	Registered Entry // the registry's entry of the type; it may be stale
 
 	Age      time.Duration // removes files that were sealed longer ago than this; 0 = none by age
-	Now      time.Time     // what Age counts from
-	Size     int64         // removes the oldest files until the others have this many bytes together; 0 = none by size
-	Replaced bool          // removes files that a compaction or repair replaced, once the file with their messages was read whole
+	Now      time.Time     // the time that Age counts back from
+	Size     int64         // removes the oldest files until the rest have at most this many bytes in total; 0 = none by size
+	Replaced bool          // removes files that a compaction or repair replaced, after reading the whole file with their messages
 
 	DryRun   bool
 	Progress func(path string, done, total int64) // of reading the replacing files; may be nil
@@ -36,7 +36,7 @@ type KeepOptions struct {
 // KeepReport says what Keep did, or would do.
 type KeepReport struct {
 	Old   []OldFile // removed files, oldest first; with DryRun those that would be removed
-	Ended []string  // names of files whose removal an earlier call began and this one finished
+	Ended []string  // names of files whose removal an earlier call began and this call finished
 	Kept  Chain     // the other files
 }
 
@@ -47,8 +47,8 @@ type OldFile struct {
 	Why      string
 }
 
-// Keep removes old files of a type in a directory. Only one call may do so at a time; writers and readers of the type may work
-// meanwhile. With an error, the report names the files removed before it.
+// Keep removes old files of a type in a directory. Only one call per type may run at a time; writers and readers of the type may
+// work meanwhile. If it returns an error, the report names the files removed before.
 //
 // The age of a file is approximately the time since it was sealed. It counts from the creation of the file or of its
 // successor, whichever is later, as recorded in the files by their writers' clocks. So all messages in a file are older than
@@ -79,7 +79,7 @@ func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, err
 	return k.r, nil
 }
 
-// keeping is one Keep.
+// keeping is one call of Keep.
 type keeping struct {
 	KeepOptions
 	ctx      context.Context
@@ -111,7 +111,7 @@ func (k *keeping) remove(path string) error {
 	if err := ignoreNotExist(k.FS.Remove(path)); err != nil {
 		return ioError("remove", path, err)
 	}
-	// rule: older files first, also on the disk: or a power failure would leave one that is missing between others.
+	// rule: older files first, also on the disk: otherwise a power failure could leave a gap between files.
 	return ioError("sync directory", k.dir, k.FS.SyncDir(k.dir))
 }
 
@@ -121,11 +121,11 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// rule: nothing is removed while a file is missing, cut, renamed or a copy: what is here may be needed to restore it.
+	// rule: nothing is removed while a file is missing, cut, renamed or a copy: the others may be needed to restore it.
 	if wrong := chain.Check(); len(wrong) > 0 {
 		return nil, wrong[0]
 	}
-	// rule: nor if the newest file is not the one that workers go on with: this may be the wrong directory, or the only copy.
+	// rule: nor if the newest file is not the one that workers continue with: this may be the wrong directory, or the only copy.
 	if err := CheckRegistered(k.FS, k.dir, k.typ, k.Registered); err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	for _, l := range chain {
 		total += l.Size
 	}
-	oldest := true // all files before are removed
+	oldest := true // all earlier files are removed
 	for i, l := range chain {
 		f := OldFile{Link: l}
 		if k.removable(chain, i) {
@@ -154,24 +154,24 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	return old, k.checkReplacing(old)
 }
 
-// removable tells whether the i-th file of the chain may ever be removed.
+// removable reports whether the i-th file of the chain may be removed at all.
 func (k *keeping) removable(chain Chain, i int) bool {
 	l := &chain[i]
 	switch {
-	case i == len(chain)-1: // rule: the newest file is never removed: workers append to it, or make its successor.
+	case i == len(chain)-1: // rule: the newest file is never removed: workers append to it, or create its successor.
 		return false
-	case l.Sealed == nil || l.Err != nil: // rule: nor one that is not known to be sealed: somebody may append to it.
+	case l.Sealed == nil || l.Err != nil: // rule: nor one that is not known to be sealed: a writer may append to it.
 		return false
 	}
-	// rule: nor one that the registry names, or a later one: a writer that is behind asks the registry, and would go on.
+	// rule: nor one that the registry names, or a later one: an outdated writer checks the registry, and would continue.
 	return l.Generation < k.Registered.Generation
 }
 
-// why returns the reason to remove a file, or "" to keep it. oldest: all files before it are removed; total: bytes of it and of
-// all files that stay.
+// why returns the reason to remove a file, or "" to keep it. oldest says that all files before it are removed; total is the size of
+// it, of all later files and of the kept ones before it, in bytes.
 func (k *keeping) why(f *OldFile, oldest bool, total int64, replaced bool) string {
 	switch age := k.Now.Sub(f.SealedAt); {
-	case oldest && k.Age > 0 && age > k.Age: // rule: the oldest first: what stays has no gaps.
+	case oldest && k.Age > 0 && age > k.Age: // rule: the oldest first: the remaining files have no gaps.
 		return fmt.Sprintf("sealed more than %v ago", k.Age)
 	case oldest && k.Size > 0 && total > k.Size:
 		return "too many bytes"
@@ -181,9 +181,9 @@ func (k *keeping) why(f *OldFile, oldest bool, total int64, replaced bool) strin
 	return ""
 }
 
-// checkReplacing reads the files that have the messages of those that are removed because they were replaced.
+// checkReplacing reads the files that contain the messages of replaced files that are to be removed.
 //
-// rule: a file that was replaced is removed only when its messages were read elsewhere: it may be the last good copy.
+// rule: a replaced file is removed only after its messages were read elsewhere: it may be the last good copy.
 func (k *keeping) checkReplacing(old []OldFile) error {
 	for _, l := range k.r.Kept {
 		needed := slices.ContainsFunc(old, func(f OldFile) bool {
