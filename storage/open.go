@@ -10,47 +10,47 @@ import (
 	"time"
 )
 
-// Options of Open. The zero value works.
+// Options are the options of Open. The zero value is valid.
 type Options struct {
 	FS           FS       // defaults to OS()
 	Registry     Registry // defaults to none: no check for a wrong volume or an old copy (tools, tests)
 	Holder       Holder   // for the fence record; Host, PID and Wall default to those of this process
-	Schema       string   // of the payloads, free text for tools; kept when the file is created
+	Schema       string   // of the payloads, free text for tools; stored when the file is created
 	AllowOverlay bool     // accept overlayfs, whose data may be lost with its container
 
 	// Open calls Restore with the state of the last checkpoint, if there is one; then it calls
 	// Replay for every record accepted after it, in order. Their arguments are valid during the
 	// call only. Together they rebuild the caller's state for exactly the records that every reader
 	// sees. A state replaces everything passed before: Open calls Restore more than once with
-	// Salvage, and when a sealed file got a successor meanwhile. If Open fails, some calls have
-	// been made: begin again with fresh state. Their errors make Open fail.
+	// Salvage, and if a sealed file gets a successor meanwhile. If Open fails, it may have called
+	// them: begin again with fresh state. If one of them returns an error, Open fails.
 	Restore func(state []byte) error
 	Replay  func(Record) error
 
-	// Rehearse returns callbacks like Restore and Replay, for a state of their own that nobody uses. If
-	// the end of the file shows that an earlier writer did not get in, Open calls them before its
-	// fence, so that a state that cannot be rebuilt is refused without another fence at each start.
-	// What they accept is passed to Restore and Replay again behind the fence. Defaults to none.
+	// Rehearse returns callbacks like Restore and Replay for a separate, throwaway state. If the end of
+	// the file shows that an earlier writer's Open may have failed after its fence, Open calls them
+	// before its fence, so that a state that cannot be rebuilt is refused without another fence at each
+	// start. After the fence the same data is passed to Restore and Replay. Defaults to none.
 	Rehearse func() (restore func(state []byte) error, replay func(Record) error)
 
 	// Salvage opens a damaged file for Compact only: Open reads the whole file instead of its end,
-	// and continues after damage. AcceptLoss also opens an old copy, and gives up records that the
-	// registry has as durable and that are missing from the end of the file. If the registered
-	// generation is missing, and the newest present one is sealed or there is none, Open makes a
-	// replacement file and returns its writer: see Writer.GivenUp. Empty is the caller's state of a
-	// file without records, for the case that no file is left.
+	// and continues after damage. AcceptLoss, which requires Salvage, also opens an old copy, and gives
+	// up records that are durable according to the registry but missing from the end of the file. If
+	// the registered generation is missing, and the newest present one is sealed or there is none, Open
+	// creates a replacement file and returns its writer: see Writer.GivenUp. Empty is the caller's
+	// state for a file without records, in case no file is left.
 	Salvage    bool
 	AcceptLoss bool
 	Empty      []byte
 
-	// Adopt makes the newest file of the type in the directory the registered one, even if the
-	// files do not lead back to the one that the registry names. It is for a registry that was lost
-	// or rolled back. Open still refuses a file of an earlier generation than the registered one,
-	// and one that lacks messages which the registry has as durable.
+	// Adopt registers the newest file of the type in the directory, even if the files do not lead back
+	// to the registered one. It is for a registry that was lost or rolled back. Open still refuses a
+	// file of an earlier generation than the registered one, and one that lacks messages that are
+	// durable according to the registry.
 	Adopt bool
 
-	// Compress stores batches with zstd if that saves a tenth or more, decided for each batch.
-	// Readers need no setting.
+	// Compress compresses each batch with zstd if that saves a tenth or more of it. Readers need no
+	// setting.
 	Compress bool
 
 	// A checkpoint is due after this many bytes or batches, which bounds what Open must read.
@@ -62,7 +62,7 @@ const (
 	defaultCheckpointBytes   = 64 << 20
 	defaultCheckpointBatches = 4096
 
-	openAttempts  = 3 // when others make the successor of a sealed file at the same time
+	openAttempts  = 3 // if other writers create the successor of a sealed file concurrently
 	fenceAttempts = 16
 	fenceBackoff  = 2 * time.Millisecond // times the attempt, times a random factor below 1
 )
@@ -90,14 +90,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Open makes the caller the writer of the file of type typ in dir, creating both when they are
-// missing. epoch is the fencing token of the lock that the caller holds; it must be above every
-// epoch the file has seen (*EpochError otherwise). Once Open has appended its fence, records of
-// earlier writers no longer count.
+// Open returns the new writer of the file of type typ in dir, creating both if they are missing. epoch
+// is the fencing token of the lock that the caller holds; it must be above every epoch the file has
+// seen (*EpochError otherwise). Once Open has appended its fence, records that earlier writers append
+// no longer count.
 //
-// It reads one checkpoint interval, not the file. It fails with an error of category ErrRefused,
-// ErrIntegrity, ErrFenced or ErrNoSpace, of the operating system, of ctx, the registry or the
-// callbacks.
+// Open reads one checkpoint interval, not the whole file. It fails with an error of category
+// ErrRefused, ErrIntegrity, ErrFenced or ErrNoSpace, or with an error of the operating system, of ctx,
+// the registry or the callbacks.
 func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Writer, error) {
 	if !validType(typ) {
 		return nil, fmt.Errorf("%w: %q is not a type name: use 1 to %d of a-z 0-9 . _ - and begin with a letter or digit", ErrRefused, typ, MaxType)
@@ -114,7 +114,7 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 		w.fs = w.opts.FS
 		next, err := w.open(ctx)
 		if err == nil {
-			// They were for opening, and what they refer to may be large.
+			// Only Open uses them, and they may refer to large data.
 			next.opts.Empty, next.opts.Restore, next.opts.Replay, next.opts.Rehearse = nil, nil, nil, nil
 		}
 		if err == nil && next == w {
@@ -124,7 +124,7 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 			w.file.Close()
 		}
 		err = w.overtaken(ctx, err)
-		// The file was sealed, and while this writer made the successor another one did: look
+		// The file was sealed, and another writer created the successor while this one did: try
 		// again.
 		if other := (*SupersededError)(nil); !errors.As(err, &other) || attempt == openAttempts {
 			return next, err
@@ -132,25 +132,25 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 	}
 }
 
-// open runs the steps of taking over, in the only order that is safe. It returns the writer to go
-// on with: w, or that of the successor if the file is sealed.
+// open runs the steps of taking over, in the only order that is safe. It returns the writer to continue
+// with: w, or another one if the file is sealed or gives way to a replacement.
 func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	temps, registered, err := w.openFile(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if registered.Epoch >= w.epoch {
-		// Courtesy, not safety: a fence that cannot win would only disturb the rightful writer.
+		// A courtesy, not a safety check: a fence that cannot win would only disturb the rightful writer.
 		return nil, &EpochError{Path: w.path, Offered: w.epoch, InFile: registered.Epoch}
 	}
-	if w.file == nil { // openFile leaves that to AcceptLoss alone
+	if w.file == nil { // only with AcceptLoss, see openFile
 		return w.giveUpAll(ctx, temps)
 	}
 	w.registered = registered.DurableIndex
 	if err := fillRandom(&w.session); err != nil {
 		return nil, err
 	}
-	// rule: a writer that is going to be refused leaves no fence each time it is started.
+	// rule: a writer that will be refused leaves no fence each time it is started.
 	if err := w.look(registered); err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		scan = w.salvage
 	}
 	v, err := scan(ctx, w.fenceOff)
-	w.bodies = nil // it may have become large, and is of no use any more
+	w.bodies = nil // no longer needed, and it may be large
 	if err == nil {
 		err = w.checkFence()
 	}
@@ -172,7 +172,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		return nil, err
 	}
 	next, damaged := v.next, len(w.damage) > 0
-	// rule: checked behind the fence, whatever was found before it: others may have written in between.
+	// rule: check again after the fence, whatever was found before it: other writers may have appended in between.
 	if err := w.checkView(&v, registered); err != nil {
 		return nil, err
 	}
@@ -191,17 +191,18 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if w.instead != nil {
 		return w, nil // Compact moves the registry's entry
 	}
-	// rule: nothing is appended before the registry knows of the new epoch: a copy that was made before could be taken for the file.
+	// rule: nothing is appended before the registry has the new epoch: otherwise an earlier copy could be mistaken for the file.
 	if err := w.UpdateRegistry(ctx); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// openFile opens the newest file of the type, creates the first one if it may be created, and
-// checks that it is the right one. It also returns the names of temporary files that were there.
+// openFile opens the newest file of the type, or creates the first one if none is registered, and
+// checks that it is the right one. It also returns the names of temporary files it found. w.file stays
+// nil if the directory has no file of the type and AcceptLoss gives up the registered one.
 func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry, err error) {
-	// rule: ask the registry before creating anything: a registered file that is not here means a wrong volume.
+	// rule: look up the registry entry before creating anything: a registered file that is missing means a wrong volume.
 	registered, known, err := w.opts.Registry.Lookup(ctx, w.typ)
 	if err != nil {
 		return nil, Entry{}, fmt.Errorf("storage: look up the registered file of type %s: %w", w.typ, err)
@@ -246,10 +247,11 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	return temps, registered, err
 }
 
-// overtaken returns err, or its real cause. While a writer opens a file or makes a successor, another
-// one with a higher epoch may do the same, and continue in another file. Then the first one finds what
-// looks like a loss. In a store of slots it is not, because all writers there have the same files. And
-// files that existed, or were registered, a moment ago and are gone were old ones, removed by Keep.
+// overtaken returns err, or its real cause. While a writer opens a file or creates a successor, another
+// writer with a higher epoch may do the same and continue in another file. Then the first one sees an
+// apparent loss. In a store of slots that is never a loss, because all writers there share the same
+// files. Elsewhere, too, files that existed or were registered moments ago and have disappeared were old
+// ones, removed by Keep.
 func (w *Writer) overtaken(ctx context.Context, err error) error {
 	var behind *RegistryMismatch
 	gone := errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*ReplacedError)) || errors.As(err, &behind) && (behind.Newer != 0 || w.hasSince(behind))
@@ -263,14 +265,14 @@ func (w *Writer) overtaken(ctx context.Context, err error) error {
 	return &EpochError{Path: w.path, Offered: w.epoch, InFile: now.Epoch, Overtaken: true}
 }
 
-// hasSince tells whether the file that is registered is here now, although it was not when the error was made.
+// hasSince reports whether the registered file now exists, although it did not when the error was created.
 func (w *Writer) hasSince(behind *RegistryMismatch) bool {
 	generation, _, err := w.newest()
 	return behind.Older != 0 && err == nil && generation >= behind.Registered.Generation
 }
 
-// checkPlace refuses unsuitable file systems before anything is created on them. A directory that
-// does not exist yet will be on the file system of the nearest parent that does.
+// checkPlace refuses unsuitable file systems before anything is created on them. A directory that does
+// not exist yet will be on the file system of its nearest existing parent.
 func (w *Writer) checkPlace() error {
 	for dir := w.dir; ; dir = filepath.Dir(dir) {
 		t, err := w.fs.Type(dir)
@@ -285,7 +287,7 @@ func (w *Writer) checkPlace() error {
 	}
 }
 
-// undecodable is the error of a record whose checksum is good but whose body is not of the format: a writer with a bug, or a forgery.
+// undecodable returns the error for a record with a good checksum but a malformed body: a bug in the writer, or a forgery.
 func undecodable(path string, h *recHeader) error {
 	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
 		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}

@@ -11,9 +11,9 @@ import (
 
 const (
 	aheadChunk  = 512 << 10 // bytes read at once
-	aheadBufs   = 6         // enough that neither side waits for the other at every chunk
+	aheadBufs   = 6         // enough to keep either side from waiting for the other at every chunk
 	aheadPause  = 16 << 20  // bytes read directly after a record that is larger than a chunk
-	aheadMin    = 8 << 20   // a shorter rest of a file is not worth a goroutine
+	aheadMin    = 8 << 20   // a shorter remainder of a file does not justify a goroutine
 	aheadSpare  = aheadChunk
 	aheadBuffer = aheadSpare + aheadChunk
 )
@@ -26,8 +26,8 @@ type readAhead struct {
 	done sync.WaitGroup
 }
 
-// chunk is n bytes of the file at off. They are at buf[aheadSpare:], so that the end of the chunk
-// before, where a record may have begun, can be put in front of them.
+// chunk holds n bytes of the file at off. They are at buf[aheadSpare:], so that the end of the previous
+// chunk, where a record may have begun, can be copied in before them.
 type chunk struct {
 	buf []byte
 	off int64
@@ -44,8 +44,8 @@ func startReadAhead(src io.ReaderAt, off, limit int64) *readAhead {
 	return r
 }
 
-// run ends at the limit, at an error, or when quit is closed. full has room for every buffer, so it
-// never waits there.
+// run ends at the limit, at an error, or when quit is closed. full has room for every buffer, so
+// sending to it never blocks.
 func (r *readAhead) run(src io.ReaderAt, off, limit int64) {
 	defer close(r.full)
 	for off < limit {
@@ -71,8 +71,8 @@ func (r *readAhead) stop() {
 }
 
 // fillAhead moves the scanner's window to p, with at least n bytes in it, by taking the next chunk.
-// It reports false when p is not where the window ends or the record is too large: then the scanner
-// reads directly.
+// It reports false, and the scanner must read directly, if the next chunk does not continue at the
+// window's end, cannot be read or does not hold the n bytes, or if the remainder of the file is too short.
 func (s *scanner) fillAhead(p int64, n int) bool {
 	if n > aheadChunk {
 		s.direct = p + aheadPause
@@ -90,7 +90,7 @@ func (s *scanner) fillAhead(p int64, n int) bool {
 	}
 	c, ok := <-s.ahead.full
 	if !ok || c.err != nil || c.off != p+int64(len(kept)) || len(kept) > aheadSpare || len(kept)+c.n < n {
-		s.direct = p + aheadPause // an error, for instance, is met again and reported there
+		s.direct = p + aheadPause // the direct read meets an error again, and reports it
 		s.stopAhead()
 		return false
 	}
@@ -102,7 +102,7 @@ func (s *scanner) fillAhead(p int64, n int) bool {
 	return true
 }
 
-// stopAhead ends reading ahead, for now or for good.
+// stopAhead stops reading ahead; fillAhead may start it again.
 func (s *scanner) stopAhead() {
 	if s.ahead != nil {
 		s.ahead.stop()

@@ -9,53 +9,53 @@ import (
 )
 
 // Reading. A Reader runs the same scan as a Writer that takes over (scan.go), from the start of the
-// file or from the last checkpoint before the first record that is asked for, and decodes the
-// batches that it accepts. What it returns is accepted now; what is below DurableEnd is final.
+// file or from the last checkpoint before the first requested record, and decodes the accepted
+// batches. Records that it returns are accepted now; those below DurableEnd are final.
 //
 //	OpenReader ──▶ NextBatch … NextBatch ──▶ io.EOF ──the file grows──▶ NextBatch …
-//	                 └ *CorruptError, *RetractedError: once, where it is; the next call goes on behind it
+//	                 └ *CorruptError, *RetractedError: once, at the damage; the next call continues after it
 
-// ReaderOptions of OpenReader. The zero value reads everything.
+// ReaderOptions are the options of OpenReader. The zero value reads everything.
 type ReaderOptions struct {
 	FS   FS     // defaults to OS()
-	From uint64 // index of the first record to return; opening there reads at most one checkpoint interval more
+	From uint64 // index of the first record to return; opening there reads at most one additional checkpoint interval
 
 	// Since omits records whose time is before it; zero = none. The reader starts at the last
-	// checkpoint with only earlier records before it; it does not notice damage before that, as
-	// with From.
+	// checkpoint that is preceded only by earlier records. As with From, it does not notice damage
+	// before its start.
 	Since time.Time
 
-	// Durable returns only durable, and so final, records: the reader syncs the file itself, and
-	// reads recent records from the device. It needs Linux.
+	// Durable makes the reader return only durable, and therefore final, records: it syncs the file
+	// itself, and reads recent records from the device. It requires Linux.
 	Durable bool
 }
 
-// Reader returns the records of a file in order. It works on a file that is being written to.
+// Reader returns the records of a file in order. The file may be written to meanwhile.
 //
 // Unless it was opened with Durable, it returns everything accepted now, including records that are
 // not durable yet: those at or above DurableEnd may still be lost in a crash, and their indexes
-// used again. If a Reader has returned such records, it reports the loss with a *RetractedError.
+// reused. If a Reader has returned such records, it reports the loss with a *RetractedError.
 //
 // A Reader is not safe for concurrent use.
 type Reader struct {
 	path   string
 	file   File
 	scan   *scanner
-	sync   bool // make durable what is going to be read
+	sync   bool // sync the file before reading: ReaderOptions.Durable
 	from   uint64
 	since  int64 // nanoseconds since 1970; noTime = from the start
 	bodies bodyDecoder
-	left   []Record // what Next has not returned yet of the last piece
+	left   []Record // records of the last piece that Next has not returned yet
 	at     recHeader
 	seal   *SealedError
 
-	ended bool // the scan came to its limit
+	ended bool // the scan has reached its limit
 
-	restore func(state []byte) error // is called with the state of the next checkpoint, if not nil
+	restore func(state []byte) error // if not nil: called with the state of the next checkpoint
 }
 
 // OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or
-// ErrIntegrity when the file's header cannot be used.
+// ErrIntegrity if the file's header is unusable.
 func OpenReader(path string, o ReaderOptions) (*Reader, error) {
 	o.FS = orOS(o.FS)
 	f, err := o.FS.Open(path, ModeRead)
@@ -84,8 +84,8 @@ func (r *Reader) init(o ReaderOptions) error {
 		if err := r.settle(); err != nil {
 			return err
 		}
-		// Everything before a checkpoint was durable when that was written; the rest is read again
-		// on the way.
+		// Everything before a checkpoint was durable when it was written. lastCheckpoint drops the
+		// rest from the page cache, so it is read again.
 		if _, err := r.scan.lastCheckpoint(r.dropCache); err != nil {
 			return err
 		}
@@ -96,13 +96,13 @@ func (r *Reader) init(o ReaderOptions) error {
 // settle makes the content of the file durable.
 func (r *Reader) settle() error { return ioError("sync", r.path, r.file.Datasync()) }
 
-// dropCache makes the next reads come from the device. After a failed sync of another process the page
-// cache shows data that the device does not have, and this descriptor gets no error.
+// dropCache makes the next reads come from the device. If another process's sync failed, the page cache
+// shows data that the device does not have, and this descriptor gets no error.
 func (r *Reader) dropCache(off, n int64) error {
 	return ioError("drop the page cache of", r.path, r.file.DropCache(off, n))
 }
 
-// sinceNs is t in nanoseconds since 1970, or the nearest value that fits.
+// sinceNs returns t in nanoseconds since 1970, or the nearest value that fits.
 func sinceNs(t time.Time) int64 {
 	switch {
 	case t.IsZero() || t.Before(time.Unix(0, math.MinInt64)):
@@ -114,7 +114,7 @@ func sinceNs(t time.Time) int64 {
 }
 
 // start positions the scanner as close as possible before the first requested record: at a checkpoint,
-// or at a batch in the marks of one.
+// or at a batch that the marks of a checkpoint name.
 func (r *Reader) start() error {
 	if r.from <= r.scan.header.firstIndex && r.since == noTime {
 		return nil
@@ -122,22 +122,22 @@ func (r *Reader) start() error {
 	return r.scan.startBefore(r.from, r.since)
 }
 
-// startBefore moves the scanner ahead to the last checkpoint that has only records before index, or
-// only records from before the time since, in front of it. From there, or from the start, it moves
-// on to the last batch at or before index that the marks of the next checkpoint name.
+// startBefore moves the scanner forward to the last checkpoint that is preceded only by records below
+// index, or only by records older than since. From there, or from the start, it moves on to the last
+// batch at or before index that the marks of the next checkpoint name.
 func (s *scanner) startBefore(index uint64, since int64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
 	s.walking = true
 	defer func() { s.walking = false }()
-	var marks []byte // of the checkpoint behind the one at off
+	var marks []byte // of the checkpoint after the one at off
 	for err == nil && off != 0 {
-		s.affords(min(walkStep, s.limit-off)) // what is read to look there, however small the checkpoint is
+		s.affords(min(walkStep, s.limit-off)) // the bytes read to look there, even for a small checkpoint
 		h, body, v, rerr := s.recordAt(off)
 		if rerr != nil {
 			return rerr
 		}
 		if v != whole || h.kind != kindCheckpoint {
-			return nil // damaged, or no budget is left: the scan from the start tells what is wrong
+			return nil // damaged, or the budget is exhausted: the scan from the start reports the problem
 		}
 		if h.base <= index || h.baseTime != timeUnknown && h.baseTime < since {
 			if off > s.pos {
@@ -157,9 +157,9 @@ func (s *scanner) startBefore(index uint64, since int64) error {
 	return s.startAtMark(marks, index)
 }
 
-// startAtMark moves the scanner ahead to the last batch at or before index in marks, if that batch is
-// there and proved to be part of the view. Otherwise the scanner stays, reads more, and reports what is
-// wrong.
+// startAtMark moves the scanner forward to the last batch at or before index in marks, if that batch is
+// present and proven to be part of the view. Otherwise the scanner does not move; it then reads more, and
+// reports any damage.
 func (s *scanner) startAtMark(marks []byte, index uint64) error {
 	m := lastMark(marks, index)
 	if m.offset <= s.pos {
@@ -168,12 +168,12 @@ func (s *scanner) startAtMark(marks []byte, index uint64) error {
 	return s.startAtBatch(&m)
 }
 
-// NextBatch returns the records of the next batch, at least one. They, and what they point to, are
-// valid until the next call. A batch of very many records or headers comes in several pieces, so
-// that memory is bounded: see FORMAT.md, section 5.
+// NextBatch returns the records of the next batch, at least one. They, and the memory they point to,
+// are valid until the next call. A batch with very many records or headers is returned in several
+// pieces, to bound memory: see FORMAT.md, section 5.
 //
 // At the end it returns io.EOF: an incomplete batch, which is being written or whose writer died,
-// does not count. Call it again later to read records appended since.
+// does not count. Call NextBatch again later to read records appended since.
 //
 // It returns a *CorruptError or *RetractedError once, at the damage; the next call continues after
 // it. If the file became shorter than it was, there is nothing to continue with, and every call
@@ -220,7 +220,7 @@ func (r *Reader) wanted(recs []Record) []Record {
 	return recs
 }
 
-// step returns the next item of the scan. After the end of the scan it continues when the file has
+// step returns the next item of the scan. After the end of the scan it continues if the file has
 // grown.
 func (r *Reader) step() (*item, error) {
 	for {
@@ -236,7 +236,7 @@ func (r *Reader) step() (*item, error) {
 	}
 }
 
-// grow moves the scan's limit to the end of the file; it returns io.EOF when it is there already.
+// grow moves the scan's limit to the end of the file; it returns io.EOF if the limit is already there.
 func (r *Reader) grow() error {
 	info, err := r.file.Stat()
 	switch {
@@ -258,7 +258,8 @@ func (r *Reader) grow() error {
 	return nil
 }
 
-// noteAnchor takes in a seal, and reports an accepted anchor whose body is not of its form.
+// noteAnchor records a seal, passes a checkpoint's state to restore, and reports an accepted anchor whose
+// body is malformed.
 func (r *Reader) noteAnchor(it *item) error {
 	var err error
 	switch it.head.kind {
@@ -268,7 +269,7 @@ func (r *Reader) noteAnchor(it *item) error {
 		var c checkpointBody
 		if c, err = decodeCheckpoint(it.body); err == nil && r.restore != nil {
 			restore := r.restore
-			r.restore = nil // a later state is what the caller has rebuilt by then
+			r.restore = nil // by a later checkpoint the caller has rebuilt its state from the records
 			return restore(c.state)
 		}
 	case kindSeal:
@@ -283,7 +284,7 @@ func (r *Reader) noteAnchor(it *item) error {
 	return nil
 }
 
-// Next returns the next record, valid until the next call. Ends and errors are those of NextBatch.
+// Next returns the next record, valid until the next call. io.EOF and errors are as for NextBatch.
 func (r *Reader) Next() (Record, error) {
 	if len(r.left) == 0 {
 		recs, err := r.NextBatch()
@@ -312,7 +313,7 @@ func (r *Reader) BatchEnd() int64 {
 	return r.at.end()
 }
 
-// link returns the description of the file for a Chain, when the scan is at its end.
+// link returns the description of the file for a Chain. The scan must be at its end.
 func (r *Reader) link() Link {
 	l := linkOf(r.path, r.scan.header)
 	l.Next, l.Sealed = r.NextIndex(), r.seal

@@ -12,29 +12,28 @@ import (
 
 // The registry. A file can prove a lot about itself, but not that it is the right one: an empty
 // directory, an old copy and the volume of another environment all look healthy. So the queue's
-// database has, for each type, which file it is and up to which index it was durable. A writer compares
-// that when it opens the file:
+// database records, for each type, the current file and the index up to which it was durable. A writer
+// compares them when it opens the file:
 //
-//	registered, and here            go on
-//	registered, not here            *RegistryMismatch: a wrong volume, or a loss
-//	here, not registered            register it, once it is durable
-//	here, behind what is registered *RegistryMismatch: an old copy
-//	here, continues the registered  go on: a writer died before it could tell (generation.go)
+//	registered, present             continue
+//	registered, absent              *RegistryMismatch: a wrong volume, or a loss
+//	present, not registered         register it, once it is durable
+//	present, behind its entry       *RegistryMismatch: an old copy
+//	present, continues the registered file  continue: a writer died before it could register it (generation.go)
 
 // Registry records, outside the file, which file is the type's current one and its durable end. It
-// detects what a file cannot know about itself: a different volume mounted at the same path, an old
-// copy restored in place.
+// detects problems that a file cannot detect by itself: a different volume mounted at the same path, an
+// old copy restored in place.
 type Registry interface {
-	// Lookup returns the entry of a type; ok is false when there is none.
+	// Lookup returns the entry of a type; ok is false if there is none.
 	Lookup(ctx context.Context, typ string) (e Entry, ok bool, err error)
-	// Register stores e if there is no entry yet, durably, and returns the entry that is stored
-	// now.
+	// Register durably stores e if there is no entry yet, and returns the entry now stored.
 	Register(ctx context.Context, typ string, e Entry) (Entry, error)
-	// Succeed replaces the entry by e, durably, if its FileID is still old, and returns the entry
-	// that is stored now; ok is false when there is none.
+	// Succeed durably replaces the entry with e if its FileID is still old, and returns the entry now
+	// stored; ok is false if there is none.
 	Succeed(ctx context.Context, typ string, old FileID, e Entry) (now Entry, ok bool, err error)
 	// Update raises Epoch and DurableIndex of the entry whose FileID is e.FileID; lower values
-	// change nothing. It returns false when the entry has another FileID or there is none.
+	// change nothing. It returns false if the entry has another FileID or there is none.
 	Update(ctx context.Context, typ string, e Entry) (updated bool, err error)
 }
 
@@ -44,15 +43,15 @@ type Entry struct {
 	Generation   uint64 // of that file, from 1 on; 0 = unknown
 	Epoch        uint64 // highest epoch known to have fenced the file
 	DurableIndex uint64 // records below this index are durable
-	Place        string // last known place of the file; only errors use it
+	Place        string // last known place of the file, for error messages only
 }
 
 // CheckRegistered checks whether Open would accept the files in a directory for a type with this
 // registry entry. It reads the newest file from its last checkpoint on, and changes nothing. It
-// returns the error of Open: a *RegistryMismatch, or a problem of the file. A nil fsys stands for
-// OS().
+// returns the error that Open would return: a *RegistryMismatch, or a problem of the file. A nil fsys
+// stands for OS().
 func CheckRegistered(fsys FS, dir, typ string, registered Entry) error {
-	w := &Writer{fs: orOS(fsys), dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
+	w := &Writer{fs: orOS(fsys), dir: dir, typ: typ, epoch: math.MaxUint64} // an epoch above that of any file
 	return w.wouldOpen(registered)
 }
 
@@ -66,7 +65,7 @@ func (w *Writer) wouldOpen(registered Entry) error {
 	if generation == 0 {
 		return &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
 	}
-	r, err := OpenReader(w.path, ReaderOptions{FS: w.fs, From: math.MaxUint64}) // no record is asked for
+	r, err := OpenReader(w.path, ReaderOptions{FS: w.fs, From: math.MaxUint64}) // requests no records
 	if err != nil {
 		return err
 	}
@@ -81,7 +80,7 @@ func (w *Writer) wouldOpen(registered Entry) error {
 	return w.checkView(&r.scan.view, registered)
 }
 
-// passOn reads to the end, and passes what it reads to the callbacks of w, as the scan does.
+// passOn reads to the end of r, and passes the state and records to the callbacks of w, as the scan does.
 func (w *Writer) passOn(r *Reader) error {
 	r.restore = w.opts.Restore
 	if w.opts.Replay != nil {
@@ -93,8 +92,8 @@ func (w *Writer) passOn(r *Reader) error {
 		case err == io.EOF:
 			return nil
 		case errors.As(err, new(*RetractedError)):
-			// rule: no refusal. The scan behind the fence reads from the device, where those records are not; this reads the page
-			// cache, which may have them as long as the machine runs. The callbacks have taken them in: nothing is passed to them any more.
+			// rule: this is no reason to refuse. The scan after the fence reads from the device, which does not have these records; this
+			// reads the page cache, which may have them as long as the machine runs. The callbacks have accepted them, so they get nothing more.
 			r.restore, w.opts.Replay = nil, nil
 		case err != nil:
 			return err
@@ -110,7 +109,7 @@ func (w *Writer) passOn(r *Reader) error {
 	}
 }
 
-// noRegistry is the registry of tools and tests: it knows nothing.
+// noRegistry is the registry of tools and tests: it is always empty.
 type noRegistry struct{}
 
 func (noRegistry) Lookup(context.Context, string) (Entry, bool, error) { return Entry{}, false, nil }
@@ -122,14 +121,14 @@ func (noRegistry) Succeed(_ context.Context, _ string, _ FileID, e Entry) (Entry
 }
 func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
 
-// Entry returns the current entry for the registry. It is safe for concurrent use. Before a caller
-// removes messages elsewhere because they are in the file, the registry must have this entry.
+// Entry returns the current entry for the registry. The registry must have this entry before a caller
+// removes messages elsewhere because they are in the file. Entry is safe for concurrent use.
 func (w *Writer) Entry() Entry {
 	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
 }
 
-// UpdateRegistry writes the file's durable index to the registry. Open and Close call it, too. It
-// is safe for concurrent use, and it does not poison the writer when it fails.
+// UpdateRegistry writes the file's durable index to the registry. Open and Close call it, too. A
+// failure does not poison the writer. UpdateRegistry is safe for concurrent use.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	e := w.Entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)
@@ -147,19 +146,19 @@ func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	case !known:
 		return &RegistryMismatch{Path: w.path, FileID: w.header.fileID, Unregistered: true}
 	case registered.FileID == w.header.fileID:
-		return fmt.Errorf("storage: update the registry entry of %s: it was changed at the same moment; try again", w.path)
+		return fmt.Errorf("storage: update the registry entry of %s: it changed concurrently; try again", w.path)
 	}
 	if err := w.checkIdentity(registered); err != nil {
 		return err
 	}
-	_, err = w.register(ctx, registered.FileID, e) // it was set back while the file was in use
+	_, err = w.register(ctx, registered.FileID, e) // the registry was rolled back while the file was in use
 	return err
 }
 
-// checkRegistered finds out whether the file is the one that the registry knows, and registers it
-// if it knows none yet.
+// checkRegistered checks that the file is the registered one, and registers it if none is registered
+// yet.
 //
-// rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
+// rule: register only durable files: if a registered file disappeared in a crash, that would look like a wrong volume.
 func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bool) (Entry, error) {
 	e := Entry{FileID: w.header.fileID, Generation: w.header.generation}
 	if !known {
@@ -177,7 +176,7 @@ func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bo
 			return Entry{}, err
 		}
 	}
-	if registered.FileID != w.header.fileID { // the maker of this successor came no further, or the registry was set back
+	if registered.FileID != w.header.fileID { // the creator of this successor died before it registered it, or the registry was rolled back
 		return w.register(ctx, registered.FileID, e)
 	}
 	return registered, nil
@@ -191,7 +190,7 @@ func (w *Writer) checkIdentity(registered Entry) error {
 	case registered.Generation > w.header.generation:
 		return &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
 	}
-	// rule: a file of a later generation is the file only if its predecessors lead back to the registered one.
+	// rule: a file of a later generation is accepted only if its predecessors lead back to the registered one.
 	switch ok, err := w.continues(registered); {
 	case err != nil:
 		return err
@@ -204,8 +203,8 @@ func (w *Writer) checkIdentity(registered Entry) error {
 	}
 }
 
-// continues tells whether the files in the directory lead from this one back to the registered one,
-// which may itself be gone.
+// continues reports whether the files in the directory lead from this one back to the registered one,
+// which may itself be missing.
 func (w *Writer) continues(registered Entry) (bool, error) {
 	if w.header.prevFileID == registered.FileID {
 		return true, nil
@@ -219,7 +218,7 @@ func (w *Writer) continues(registered Entry) (bool, error) {
 		if typ, g, ok := ParseName(name); !ok || typ != w.typ || g <= registered.Generation || g >= w.header.generation {
 			continue
 		}
-		// One that cannot be read leads nowhere.
+		// An unreadable file leads nowhere.
 		if h, err := readHeaderAt(w.fs, filepath.Join(w.dir, name)); err == nil && h.typ == w.typ {
 			before[h.fileID] = h.prevFileID
 		}
@@ -238,10 +237,10 @@ func (w *Writer) continues(registered Entry) (bool, error) {
 	return false, nil
 }
 
-// adopts returns nil if Options.Adopt makes this file, which checkIdentity refused with mismatch,
-// the registered one.
+// adopts returns nil if Options.Adopt allows registering this file, which checkIdentity refused with
+// mismatch.
 //
-// rule: a file is adopted only if it has all that the registry knows to be durable, and no later one is registered.
+// rule: a file is adopted only if it has all records that the registry knows to be durable, and no later file is registered.
 func (w *Writer) adopts(registered Entry, mismatch error) error {
 	var m *RegistryMismatch
 	if !w.opts.Adopt || !errors.As(mismatch, &m) || m.Older != 0 {

@@ -106,7 +106,7 @@ func TestRepairOfAFirstCheckpoint(t *testing.T) {
 		o := storage.Options{Restore: func(b []byte) error { state = bytes.Clone(b); return nil }}
 		report, err := salvaged(t, mem, 3, o)
 		if !later {
-			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "the checkpoint that a successor begins with is not here") {
+			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "the checkpoint at the start of every successor is missing") {
 				t.Fatalf("without a state: %v", err)
 			}
 			o.AcceptLoss = true

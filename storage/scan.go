@@ -7,18 +7,18 @@ import (
 )
 
 // The scan decides which records a file has: the view. It is a pure function of the bytes, and the only
-// one that decides this: Writer, Reader and Verify all run it.
+// code that decides this: Writer, Reader and Verify all run it.
 //
 // A log is a sequence of regions, each begun by the fence of one writer and its open record, and
 // continued by that writer's batches and checkpoints. At each position exactly one record fits:
 //
 //	closed ──fence, epoch above all before──▶ fenced ──its open record──▶ open ─┬─batch, checkpoint─▶ open
-//	  ▲                                                                         └─seal──────────────▶ closed for good
+//	  ▲                                                                         └─seal──────────────▶ closed permanently
 //	  └──────────────────── anything else (also a higher fence: straight to fenced)
 //
-// The first thing that does not fit ends the region. From there the scanner searches for the next
-// fence; the bytes between are void. In a healthy file they are a torn write, or a batch that landed
-// behind another writer's fence. They are damage if a later record proves that they had been good, by a
+// The first bytes that do not fit end the region. From there the scanner searches for the next fence;
+// the bytes in between are void. In a healthy file they are a torn write, or a batch that landed after
+// another writer's fence. They are damage if a later record proves that they had been good, by a
 // durable end or an accepted end above them.
 
 // phase says which record may come next.
@@ -26,14 +26,14 @@ type phase uint8
 
 const (
 	closed phase = iota // only a fence
-	fenced              // the open record of the fence before
+	fenced              // the open record of the last fence
 	opened              // a batch, a checkpoint or a seal of the region
 )
 
-// view is the state of the scan: everything before a position that decides what fits there.
+// view is the state of the scan: the part of the content before a position that decides what fits there.
 type view struct {
 	phase      phase
-	sealed     bool   // no region is opened any more
+	sealed     bool   // no further region can be opened
 	epoch      uint64 // of the last accepted fence: the highest
 	session    uint64
 	next       uint64 // index of the next record
@@ -42,11 +42,11 @@ type view struct {
 	fenceOff   int64  // of the last accepted fence
 	anchor     int64  // last accepted open or checkpoint, 0 = none
 	checkpoint int64  // last accepted checkpoint, 0 = none
-	durable    int64  // highest durable end that an accepted record told
+	durable    int64  // highest durable end in an accepted record
 }
 
 // item is one step of the scanner: an accepted record, a void range before one, or an error in
-// between. It, and what it points to, is valid until the next step.
+// between. It, and the memory it points to, is valid until the next step.
 type item struct {
 	kind itemKind
 	head *recHeader // itemRecord
@@ -61,11 +61,11 @@ type itemKind uint8
 const (
 	itemEnd    itemKind = iota // nothing more up to the limit
 	itemRecord                 // accepted
-	itemVoid                   // bytes that a later open record confirms to be nothing
-	itemDamage                 // integrity violation; the scan goes on behind it
+	itemVoid                   // bytes that a later open record confirms to be void
+	itemDamage                 // integrity violation; the scan continues after it
 )
 
-// verdict says what the bytes at a position are by themselves, without any context.
+// verdict classifies the bytes at a position by themselves, without any context.
 type verdict uint8
 
 const (
@@ -76,7 +76,7 @@ const (
 )
 
 const (
-	scanWindow = 256 << 10 // bytes read at once: within the second-level cache, so that the checksum reads it from there
+	scanWindow = 256 << 10 // bytes read at once: fits into the second-level cache, from which the checksum then reads it
 )
 
 // scanner runs over a log from pos up to limit.
@@ -88,32 +88,32 @@ type scanner struct {
 	view   view
 	pos    int64 // of the next record expected
 
-	head recHeader // of the record looked at last: in batches of one, copies of it would take as long as the checksums
-	it   item      // what the last step returned
+	head recHeader // of the last examined record; not copied: for batches of one record that would take as long as the checksums
+	it   item      // the result of the last step
 
 	buf    []byte // window of the file at bufOff
 	bufOff int64
-	own    []byte // what buf is in where a record is large; kept, as there may be more of them
+	own    []byte // memory of buf for a large record; kept, as more of them may follow
 	large  func() // if not nil: called before the window becomes larger than largeBatch
 
-	readsAhead bool // let another goroutine read; stopAhead must be called in the end
+	readsAhead bool // let another goroutine read; stopAhead must be called at the end
 	ahead      *readAhead
-	chunk      []byte // the buffer that the window is in, when it came from ahead
+	chunk      []byte // the buffer that the window is in, if it came from ahead
 	direct     int64  // below this offset nothing is read ahead
 
-	judged  int64         // the open record at this offset was judged already
+	judged  int64         // offset of the last open record that was judged
 	hunting bool          // the region ended at pos
-	huntPos int64         // where the hunt goes on
-	stop    int64         // where the first hunt behind the last accepted record that is not a fence began, 0 = none did
-	proof   *CorruptError // damage that was found and not returned yet, or only as told
-	told    *CorruptError // what was returned of proof, when nothing was there to go on with
-	budget  int64         // bytes that hunts may still read of candidates
+	huntPos int64         // where the hunt continues
+	stop    int64         // where the first hunt after the last accepted record that is not a fence began, 0 = no hunt
+	proof   *CorruptError // proven damage that was not returned yet, except for told
+	told    *CorruptError // the damage already returned, before a record to continue with was accepted
+	budget  int64         // bytes of candidates that hunts may still read
 
 	walking    bool  // back from the end, or from checkpoint to checkpoint
-	walkBudget int64 // its own: what a hunt finds must not depend on where the scan began
+	walkBudget int64 // separate from budget: the result of a hunt must not depend on where the scan began
 }
 
-// newScanner starts at the first record.
+// newScanner returns a scanner at the first record.
 func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scanner {
 	s := &scanner{path: path, src: src, header: h, pos: headerSize}
 	s.view = view{next: h.firstIndex, end: headerSize, durable: headerSize}
@@ -121,7 +121,7 @@ func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scann
 	return s
 }
 
-// setLimit moves the limit, which only grows, and the budgets with it.
+// setLimit moves the limit, which only grows, and raises the budgets with it.
 func (s *scanner) setLimit(limit int64) {
 	more := 4 * (limit - s.limit)
 	s.budget += more
@@ -129,8 +129,8 @@ func (s *scanner) setLimit(limit int64) {
 	s.limit = limit
 }
 
-// startAt starts at a checkpoint instead, with the view that it implies. It reports false if there is no
-// checkpoint at off.
+// startAt moves the scanner to the checkpoint at off, with the view that it implies. It reports false if
+// there is no checkpoint at off.
 func (s *scanner) startAt(off int64) (bool, error) {
 	h, _, v, err := s.recordAt(off)
 	if err != nil || v != whole || h.kind != kindCheckpoint {
@@ -140,16 +140,16 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	return true, nil
 }
 
-// startAtBatch starts at the batch that a checkpoint names, if exactly that batch is there and proved
-// to be part of the view.
+// startAtBatch moves the scanner to the batch that a checkpoint's mark m names, if exactly that batch is
+// present and proven to be part of the view.
 func (s *scanner) startAtBatch(m *mark) error {
 	first, _, v, err := s.recordAt(m.offset)
 	h := *first
 	if err != nil || v != whole || h.kind != kindBatch || h.base != m.index || h.baseTime != m.time {
 		return err
 	}
-	// rule: whole is not enough. Behind a batch that was torn by a power failure there may be one that is whole, and void. Its
-	// writer tells in a later record of the chain that the batch was durable, in a checkpoint if not earlier.
+	// rule: whole is not enough. After a batch torn by a power failure, a whole batch may be void. If the batch counts, a later
+	// record of its writer's chain says that it was durable, at the latest a checkpoint.
 	for r := h; ; {
 		next, _, err := s.headAt(r.end())
 		if err != nil || next.kind == kindNone || next.kind == kindFence || next.epoch != h.epoch || next.session != h.session || next.chain != r.link() {
@@ -163,7 +163,7 @@ func (s *scanner) startAtBatch(m *mark) error {
 	}
 }
 
-// adopt makes the record h the next one that fits, whatever came before.
+// adopt makes the record h the next one that fits, regardless of the records before it.
 func (s *scanner) adopt(h *recHeader) {
 	s.view.phase, s.view.sealed = opened, false
 	s.view.epoch, s.view.session = h.epoch, h.session
@@ -174,8 +174,8 @@ func (s *scanner) adopt(h *recHeader) {
 	s.hunting, s.proof, s.told, s.stop = false, nil, nil, 0
 }
 
-// step returns the next item. Errors are those of reading; the scan can go on after itemEnd once
-// the limit was moved.
+// step returns the next item. An error is a read error. After itemEnd the scan can continue once the
+// limit was moved.
 func (s *scanner) step() (*item, error) {
 	for {
 		if s.hunting {
@@ -210,7 +210,7 @@ func (s *scanner) step() (*item, error) {
 	}
 }
 
-// fits tells whether h, a whole record at pos, continues the view.
+// fits reports whether the whole record h continues the view.
 func (s *scanner) fits(h *recHeader, body []byte) bool {
 	w := &s.view
 	if h.kind == kindFence {
@@ -227,7 +227,7 @@ func (s *scanner) fits(h *recHeader, body []byte) bool {
 	return w.phase == opened && h.base == w.next && h.chain == w.chain
 }
 
-// accept moves the view behind h.
+// accept moves the view past h.
 func (s *scanner) accept(h *recHeader) {
 	w := &s.view
 	s.pos, s.huntPos = h.end(), 0
@@ -238,7 +238,7 @@ func (s *scanner) accept(h *recHeader) {
 	switch h.kind {
 	case kindFence:
 		w.phase, w.epoch, w.session, w.fenceOff = fenced, h.epoch, h.session, h.offset
-		return // the open record tells what counts before it; the chain goes past the fence
+		return // the open record says which records before the fence count; the chain bypasses the fence
 	case kindOpen:
 		w.phase, w.anchor, w.next = opened, h.offset, h.base
 	case kindBatch:

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// recentFor is how long a listing is good enough for [sharedFS.listRecent].
+// recentFor is how long [sharedFS.listRecent] may return a listing.
 const recentFor = time.Second
 
-// Shared returns the FS for many writers of one process whose files are in the same directory. Listing or syncing a large
-// directory takes long, so calls that wait at the same time share one. A store of slots has nothing to share, and is
-// returned as it is.
+// Shared returns an FS for many writers of one process whose files are in the same directory. Listing or syncing a large
+// directory takes long, so concurrent waiting calls share one. A store of slots has nothing to share, and is returned
+// unchanged.
 func Shared(fsys FS) FS {
 	fsys = orOS(fsys)
 	if _, slots := fsys.(HalfRemover); slots {
@@ -28,11 +28,11 @@ type sharedFS struct {
 }
 
 type sharedDir struct {
-	list gather[string, map[string][]string]   // of types: their names
-	all  gather[struct{}, map[string][]string] // the names of all types, listed within the last second
+	list gather[string, map[string][]string]   // the names of the files of some types
+	all  gather[struct{}, map[string][]string] // the names of the files of all types, listed within the last second
 	sync gather[struct{}, struct{}]
 
-	// Of the call of all that runs.
+	// Used only by the running call of all.
 	recent map[string][]string
 	listed time.Time // when that listing began
 }
@@ -48,7 +48,7 @@ func (s *sharedFS) dir(name string) *sharedDir {
 	return d
 }
 
-// List returns the names of one type's files only, so that its caller need not go through those of all others.
+// List returns only the names of one type's files, so that its caller need not go through those of all others.
 func (s *sharedFS) List(dir, typ string) ([]string, error) {
 	if typ == "" {
 		return s.FS.List(dir, typ)
@@ -70,8 +70,8 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 	return slices.Clone(byType[typ]), err
 }
 
-// listRecent returns what List has returned, or would have, within the last second. A process that opens thousands of types
-// lists their directory once a second, not once for each.
+// listRecent returns a result of List that was current within the last second. A process that opens thousands of types lists
+// their directory once a second, not once for each type.
 func (s *sharedFS) listRecent(dir, typ string) ([]string, error) {
 	d := s.dir(dir)
 	byType, err := d.all.do(struct{}{}, func([]struct{}) (map[string][]string, error) {
@@ -98,8 +98,8 @@ func (s *sharedFS) SyncDir(name string) error {
 	return err
 }
 
-// typeOfName returns the type for which ParseName and ParseTempName may accept name, and anything for a name that both refuse. It
-// is called for each name of a directory, and allocates nothing.
+// typeOfName returns the type for which ParseName or ParseTempName may accept name; for a name that both refuse the result is
+// arbitrary. It is called for each name in a directory, and allocates nothing.
 func typeOfName(name string) string {
 	if temp, ok := strings.CutSuffix(name, ".tmp"); ok && strings.HasPrefix(temp, ".") {
 		name = temp[1:max(strings.LastIndexByte(temp, '.'), 1)]
@@ -109,11 +109,11 @@ func typeOfName(name string) string {
 	return typ
 }
 
-// gather lets calls that wait at the same time share one. Each has an argument.
+// gather lets concurrent waiting calls share one. Each call has an argument.
 type gather[A, T any] struct {
-	turn chan struct{} // full while one runs
+	turn chan struct{} // full while a shared call runs
 	mu   sync.Mutex
-	next *gathered[A, T] // that has not begun
+	next *gathered[A, T] // the shared call that has not begun, or nil
 }
 
 type gathered[A, T any] struct {
@@ -125,7 +125,7 @@ type gathered[A, T any] struct {
 
 func newGather[A, T any]() gather[A, T] { return gather[A, T]{turn: make(chan struct{}, 1)} }
 
-// do returns what f returns for the arguments of some calls, arg among them.
+// do returns the result of f for the arguments of several calls, including arg.
 func (g *gather[A, T]) do(arg A, f func(args []A) (T, error)) (T, error) {
 	g.mu.Lock()
 	c := g.next
@@ -138,8 +138,8 @@ func (g *gather[A, T]) do(arg A, f func(args []A) (T, error)) (T, error) {
 	g.mu.Unlock()
 	if first {
 		g.turn <- struct{}{}
-		// rule: whoever comes from here on waits for the next one. This one may be past what the caller has just changed, or what
-		// somebody else changed before the caller got its lock.
+		// rule: a call that arrives from here on waits for the next shared call. This one may already be past a change by the caller, or
+		// past a change by another process before the caller got its lock.
 		g.mu.Lock()
 		g.next = nil
 		g.mu.Unlock()

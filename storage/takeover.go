@@ -14,17 +14,17 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Taking over. The order is what makes it safe:
+// Taking over. Safety depends on the order of the steps:
 //
 //	FENCE appended ──▶ fdatasync, page cache dropped ──▶ scan up to the fence ──▶ OPEN: "I accepted up to here"
 //
-// After the fence nobody accepts a record of an earlier writer, so the scan finds all records that there
-// will ever be. It reads from the device, because the cache may show a record whose writeback failed.
-// The open record tells later readers where this writer saw the end, so that they can distinguish a torn
-// tail from damage.
+// After the fence no reader accepts further records of an earlier writer, so the scan finds every record
+// before the fence that will ever count. It reads from the device, because the cache may show a record
+// whose writeback failed. The open record tells later readers where this writer saw the end, so that they
+// can distinguish a torn tail from damage.
 
-// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several
-// may fence at once, and an old writer may still append. Then it settles what is in the file.
+// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several writers
+// may fence concurrently, and an old writer may still append. Then it makes the content before it final.
 func (w *Writer) fence(ctx context.Context) error {
 	body := encodeHolder(w.opts.Holder)
 	var want, got int64
@@ -66,10 +66,10 @@ func (w *Writer) fence(ctx context.Context) error {
 	return &FencedError{Path: w.path, Op: "fence", Expected: want, Found: got}
 }
 
-// settle makes the bytes up to the fence final: on the device, and read from there.
+// settle makes the bytes up to the fence durable, and checks that the path still names the file.
 func (w *Writer) settle() error {
-	// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
-	// this writer may acknowledge those of its records that the scan accepts without another sync.
+	// rule: fdatasync before the scan. It makes the fence durable, and everything that the previous writer left in the
+	// cache. So this writer may acknowledge the records that the scan accepts without another sync.
 	if err := w.file.Datasync(); err != nil {
 		return ioError("sync the fence of", w.path, err)
 	}
@@ -77,11 +77,11 @@ func (w *Writer) settle() error {
 	if err != nil {
 		return ioError("stat", w.path, err)
 	}
-	// rule: the path must still name this file when it is opened, or its successors would open another one.
+	// rule: the path must still name this file when it is opened, or the next writers would open another one.
 	return checkNamed(w.fs, w.path, info)
 }
 
-// checkNamed finds out whether path names the open file that info describes.
+// checkNamed returns a *ReplacedError unless path names the open file that info describes.
 func checkNamed(fsys FS, path string, info Info) error {
 	named, err := fsys.Stat(path)
 	switch {
@@ -95,7 +95,8 @@ func checkNamed(fsys FS, path string, info Info) error {
 	return nil
 }
 
-// scan reads the valid prefix below limit from the last checkpoint on and hands it to the caller.
+// scan reads the valid prefix below limit from the last checkpoint on, and passes it to the caller's
+// Restore and Replay.
 func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 	s := newScanner(w.path, w.file, w.header, limit)
 	defer s.borrow()()
@@ -138,9 +139,9 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 	}
 }
 
-// checkFence reads the own fence back, after the scan has dropped the page cache.
+// checkFence reads this writer's fence back, after the scan has dropped the page cache.
 //
-// rule: a region counts only with its fence. The error of a failed write of it may have been told to another descriptor
+// rule: a region counts only with its fence. If writing it failed, the error may have been reported to another descriptor
 // and not to this one; and on ext4 a fence that shares a block with bytes whose writeback failed
 // reads as zeros once the cache is dropped, although its own fdatasync succeeded.
 func (w *Writer) checkFence() error {
@@ -158,15 +159,14 @@ func (w *Writer) checkFence() error {
 
 // reread makes the next reads of [off, off+n) come from the device.
 //
-// rule: after a failed fdatasync of somebody else the page cache shows data that the device does not have, and a new
-// descriptor is not told. Records of that kind must not be taken for accepted.
+// rule: after another process's fdatasync failed, the page cache shows data that the device does not have, and a new
+// descriptor gets no error. Such records must not be accepted.
 func (w *Writer) reread(off, n int64) error {
 	return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))
 }
 
-// restore hands the state of the checkpoint the scan started with to the caller. The state of a
-// later one, which only a scan that found it on its way can meet, is what the caller has built
-// itself by then.
+// restore passes the state of the first checkpoint of the scan to the caller. If the scan meets a later
+// checkpoint, the caller has already rebuilt its state by replaying the records before it.
 func (w *Writer) restore(it *item) error {
 	if w.restored || w.opts.Restore == nil {
 		return nil
@@ -202,7 +202,7 @@ func (w *Writer) replay(it *item) error {
 	return nil
 }
 
-// checkView decides whether this writer may continue after what the scan found.
+// checkView decides whether this writer may continue with the view that the scan found.
 func (w *Writer) checkView(v *view, registered Entry) error {
 	if w.givesUp() && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
 		w.damage, w.damaged = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next}), w.damaged+1
@@ -211,12 +211,12 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 	}
 	switch {
 	case w.header.generation > 1 && (v.checkpoint == 0 || w.stateless) && !w.givesUp():
-		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
-		// files before would not be known.
+		// rule: a successor had its first checkpoint before it had a name. Without that, duplicates of messages in earlier
+		// files would not be recognized.
 		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
-			Reason: "the checkpoint that a successor begins with is not here"}
+			Reason: "the checkpoint at the start of every successor is missing"}
 	case v.epoch >= w.epoch:
-		// rule: a fence counts only if its epoch is above all before it; readers ignore mine, so nothing may follow it.
+		// rule: a fence counts only if its epoch is above all before it; readers ignore this one, so nothing may follow it.
 		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
 	case v.next < registered.DurableIndex:
 		return &RegistryMismatch{Path: w.path, Registered: registered, Next: v.next}
@@ -226,7 +226,7 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 	return nil
 }
 
-// writeOpen appends the open record, which says what counts before the fence and starts the
+// writeOpen appends the open record, which says which records before the fence count, and begins the
 // region's records.
 func (w *Writer) writeOpen(v *view) error {
 	w.next, w.chain, w.anchor, w.checkpoint = v.next, v.chain, v.anchor, v.checkpoint
@@ -235,7 +235,7 @@ func (w *Writer) writeOpen(v *view) error {
 	h := w.head(kindOpen)
 	err := w.land("open record", encodeAnchor(w.header, &h, body.encode()), &h)
 	if w.dead != nil {
-		return w.dead.Cause // there is no writer yet that could be called dead
+		return w.dead.Cause // not a *PoisonedError: the caller has no writer yet
 	}
 	return err
 }

@@ -1,17 +1,17 @@
 package storage
 
-// Torn tails and damage. Behind the last good record of a region there may be bytes that are not a
-// record of it. What comes after them decides what they are:
+// Torn tails and damage. After the last good record of a region there may be bytes that are not a
+// record of it. The records that follow decide what they are:
 //
-//	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted up to ░    torn: nobody ever saw a record there
+//	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted up to ░    torn: the writer of e=8 read no record there
 //	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted beyond ░   damaged: the writer of e=8 read good records there
 //	batch │ batch │ ░░░░░░ │ batch with a durable end above ░      damaged: they were durable when it was written
-//	batch │ batch │ ░░░░░░ end of the file                         torn, as far as anybody can tell
+//	batch │ batch │ ░░░░░░ end of the file                         torn: nothing proves otherwise
 //
 // A torn tail is void, and not an error. Damage is reported once, with the indexes of the lost records.
 
-// judge compares what a new writer says it found before its fence with what the scanner found.
-// There is nothing to say when they agree and nothing is between.
+// judge compares the content that a new writer's open record h reports before its fence with what the
+// scanner found. It returns no item if they agree and there are no void bytes before the fence.
 func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	w := &s.view
 	o, err := decodeOpen(h.offset, body)
@@ -35,7 +35,7 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 		return s.tell(), true
 	case h.chain != w.chain:
 		return s.damage(&CorruptError{Offset: headerSize, End: w.end, LostFirst: w.next, LostNext: w.next,
-			Reason: "the records before are not those that the writer of the next epoch read"}), true
+			Reason: "the earlier records are not those that the writer of the next epoch read"}), true
 	case o.fenceOff > w.end:
 		return item{kind: itemVoid, off: w.end, end: o.fenceOff}, true
 	}
@@ -48,15 +48,15 @@ func (s *scanner) damage(e *CorruptError) item {
 	return item{kind: itemDamage, err: e}
 }
 
-// hunt looks for the record that goes on after the region ended at pos: the next fence with a
-// higher epoch. Only 8-aligned positions count, and only records that carry their own position, so
-// that no payload is taken for one.
+// hunt searches for the record at which the scan resumes after the region ended at pos: the next fence
+// with a higher epoch. Only 8-aligned positions count, and only records that carry their own position,
+// so that no payload is mistaken for one.
 //
 // On the way it looks for proof of damage: a record of the same region, or of a later one whose
-// fence is gone, that was written when the bytes at pos were known to be durable. The scan resumes
+// fence is missing, that was written when the bytes at pos were known to be durable. The scan resumes
 // at the first such record that is whole.
 func (s *scanner) hunt() (it item, done bool, err error) {
-	again := int64(0) // the first record that is only partly there
+	again := int64(0) // offset of the first incomplete record
 	for {
 		if s.huntPos, err = s.nextCandidate(s.huntPos); err != nil {
 			return item{}, true, err
@@ -80,21 +80,20 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 				it, more := s.goOn(h)
 				return it, more, nil
 			}
-			if o, err := decodeOpen(h.offset, body); v == whole && err == nil { // its fence is what is damaged; judge says more
+			if o, err := decodeOpen(h.offset, body); v == whole && err == nil { // its fence is damaged; judge reports the rest
 				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
 				s.resume(h)
 				return item{}, false, nil
 			}
 		}
 		if v == incomplete && again == 0 && s.huntPos != s.pos {
-			again = s.huntPos // rule: it may be a write in progress; look again when the file has grown
+			again = s.huntPos // rule: it may be a write in progress; look again once the file has grown
 		}
 		s.huntPos += recAlign // rule: a fence may be inside a record that its length announces and that was never completed
 	}
 }
 
-// resume ends the hunt at h, which fits. Damage that has been proved before h is reported with the next
-// open record.
+// resume ends the hunt at h, which fits. Damage proven before h is reported with the next open record.
 func (s *scanner) resume(h *recHeader) {
 	s.pos, s.hunting = h.offset, false
 	if s.proof != nil {
@@ -102,8 +101,7 @@ func (s *scanner) resume(h *recHeader) {
 	}
 }
 
-// proves tells whether h, found behind pos, was written when the bytes at pos were durable and
-// good.
+// proves reports whether h, found after pos, was written when the bytes at pos were durable and good.
 func (s *scanner) proves(h *recHeader, v verdict) bool {
 	if v == notRecord || h.kind == kindFence || h.kind == kindNone || h.offset <= s.pos {
 		return false
@@ -112,23 +110,23 @@ func (s *scanner) proves(h *recHeader, v verdict) bool {
 	return (sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos
 }
 
-// prove notes that h proves damage. As long as there is nothing to go on with, all up to the end of
-// h may be damaged: what makes it no record to go on with is in it.
+// prove notes that h proves damage. Until there is a record to resume at, everything up to the end of h
+// counts as damaged: whatever makes h unusable as such a record is within it.
 func (s *scanner) prove(h *recHeader) {
 	if s.proof == nil {
 		s.proof = &CorruptError{Offset: s.pos, LostFirst: s.view.next, LostNext: s.view.next,
-			Reason: "the " + h.kind.String() + " record behind it was written when these bytes were durable"}
+			Reason: "a later " + h.kind.String() + " record was written when these bytes were durable"}
 	}
 	s.proof.End = max(s.proof.End, min(h.end(), s.limit))
 	s.proof.LostNext = max(s.proof.LostNext, h.base)
 }
 
 // goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns
-// the damage. There is nothing to return if it was reported before the file had grown.
+// the damage. more is false if all of it was reported before the file grew.
 func (s *scanner) goOn(h *recHeader) (it item, more bool) {
 	e := *s.proof
-	// rule: without its open record nothing tells what was good before a region: also what was passed over before its fence may be
-	// damaged.
+	// rule: without a region's open record nothing says which bytes before the region were good: bytes skipped before its fence may be
+	// damaged, too.
 	e.Offset, e.End, e.LostNext = s.stop, h.offset, max(h.base, e.LostFirst)
 	more = s.untold(&e)
 	s.adopt(h)
@@ -138,7 +136,7 @@ func (s *scanner) goOn(h *recHeader) (it item, more bool) {
 	return s.damage(&e), true
 }
 
-// untold removes from e what was already reported, and returns whether anything is left.
+// untold removes already reported damage from e, and reports whether any is left.
 func (s *scanner) untold(e *CorruptError) bool {
 	if s.told == nil {
 		return true
@@ -147,7 +145,7 @@ func (s *scanner) untold(e *CorruptError) bool {
 	return e.Offset < e.End || e.LostFirst < e.LostNext
 }
 
-// tell returns the damage that is proved before an open record, if it costs no message.
+// tell returns the proven damage before an open record if that damage costs no message.
 func (s *scanner) tell() item {
 	e := *s.proof
 	e.LostNext = e.LostFirst
@@ -155,7 +153,7 @@ func (s *scanner) tell() item {
 	return s.damage(&e)
 }
 
-// huntEnd reports proven damage that nothing follows, once, and then the end.
+// huntEnd returns proven damage that is not followed by a record to resume at, once, and then the end.
 func (s *scanner) huntEnd() item {
 	if s.proof != nil && s.told == nil {
 		e := *s.proof
@@ -163,7 +161,7 @@ func (s *scanner) huntEnd() item {
 		s.told = &e
 		return s.damage(&e)
 	}
-	s.hunting = false // rule: what is incomplete at pos may have been completed when the file has grown
+	s.hunting = false // rule: an incomplete record at pos may be complete once the file has grown
 	return item{kind: itemEnd}
 }
 
@@ -183,8 +181,8 @@ func (s *scanner) nextCandidate(p int64) (int64, error) {
 	return p, nil
 }
 
-// findCandidate returns the first aligned offset in b, with a whole header behind it, where a
-// record may start, or -1.
+// findCandidate returns the first aligned offset in b where a record may start and b has room for a
+// batch header, or -1.
 func (fh *fileHeader) findCandidate(b []byte) int {
 	const batch = uint32('F') | 'P'<<8 | 'B'<<16 | '1'<<24
 	for i := 0; i+recHeaderSize <= len(b); i += recAlign {

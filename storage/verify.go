@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Verification. Verify reads a whole file, and reports what is in it and what is wrong with it. It runs
-// the same scan as every reader, from the first byte. In addition it decodes every record, counts, and
-// continues after each damage, so that one report has all of them. It takes no lock and changes
-// nothing: a file that is being written to is verified up to its present end.
+// Verification. Verify reads a whole file, and reports its contents and problems. It runs the same scan
+// as every reader, from the first byte. In addition it decodes and counts every record, and continues
+// after damage, so that one report covers all of it. It takes no lock and changes nothing: a file that is
+// being written to is verified up to its current end.
 
-// VerifyOptions of Verify. The zero value checks everything but duplicate IDs.
+// VerifyOptions are the options of Verify. The zero value checks everything except duplicate IDs.
 type VerifyOptions struct {
 	FS   FS     // defaults to OS()
 	Type string // the type the file must hold; empty = any
@@ -26,23 +26,23 @@ type VerifyOptions struct {
 	Deep bool
 
 	// Device reads the file from its device: it syncs unwritten bytes, and drops the page cache of
-	// the file. Memory that another program has mapped or locked stays.
+	// the file, except pages that another program has mapped or locked.
 	Device bool
 
 	// Start is called with the state of a checkpoint that precedes any batch, as in a successor
 	// file: the writer's state for the records below FirstIndex. Its error ends Verify.
 	Start func(state []byte) error
 
-	// Large, if not nil, is called once before memory for a batch of more than 8 MiB is taken. It
-	// may wait, so that a caller that verifies several files at once holds such a batch of only one
-	// of them in memory.
+	// Large, if not nil, is called once, before memory for a batch of more than 8 MiB is allocated.
+	// It may wait, so that a caller that verifies several files concurrently holds such a batch of
+	// only one of them in memory.
 	Large func()
 
 	// Visit is called for every record in order; its argument is valid during the call only. Its
 	// error ends Verify.
 	Visit func(Record) error
 
-	// Progress is called now and then with the number of bytes checked so far, out of total.
+	// Progress, if not nil, is called periodically with the number of bytes checked so far, out of total.
 	Progress func(done, total int64)
 }
 
@@ -58,32 +58,32 @@ type Report struct {
 
 	FirstIndex uint64 // of the file; the first record's, if there is one
 	NextIndex  uint64 // after the last record
-	Messages   uint64 // records, of any kind, of the batches that can be decoded
+	Messages   uint64 // records, of any kind, in batches that can be decoded
 	Skipped    uint64 // of them: of KindSkipped
 	Gaps       uint64 // of them: of KindAfterGap (declared gaps)
 	Lost       uint64 // of them: of KindLost, given up by a repair
-	GapList    []Gap  // the first of the declared gaps
+	GapList    []Gap  // the first declared gaps
 	Batches    uint64
 
 	Checkpoints uint64
-	Regions     []Region // the first of them, and the last
-	RegionCount uint64   // all of them
+	Regions     []Region // the first ones and the last
+	RegionCount uint64   // number of all of them
 	Size        int64    // of the file when Verify started, bytes
 	DurableEnd  int64    // everything below this offset is known to be durable
 	Duration    time.Duration
 
 	// Harmless remains of crashes and takeovers, which no reader returns.
-	Void      []Range // between two regions: torn writes, batches of writers that had been fenced; the first of them
-	VoidBytes int64   // all of them
+	Void      []Range // between two regions: torn writes, batches of fenced-off writers; the first ones
+	VoidBytes int64   // of all of them
 	Torn      Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
 
 	// Violations.
-	Corrupt        []error     // *CorruptError, *RetractedError, *HoleError; the first of them
-	CorruptCount   uint64      // all of them
-	Duplicates     []Duplicate // with Deep: the first of them
-	DuplicateCount uint64      // with Deep: all of them
+	Corrupt        []error     // *CorruptError, *RetractedError, *HoleError; the first ones
+	CorruptCount   uint64      // number of all of them
+	Duplicates     []Duplicate // with Deep: the first ones
+	DuplicateCount uint64      // with Deep: number of all of them
 
-	Sealed *SealedError // the file is sealed
+	Sealed *SealedError // names the successor; nil if the file is not sealed
 }
 
 // Region is the part of a file that one writer wrote.
@@ -92,7 +92,7 @@ type Region struct {
 	Holder         Holder
 	First, Next    uint64 // indexes: [First, Next)
 	Offset, End    int64  // bytes, from the fence to the last accepted record
-	Opened         bool   // false: the writer fenced and did not write its open record
+	Opened         bool   // false: the writer appended a fence but no open record
 }
 
 // Range is a range of bytes: [Offset, End).
@@ -110,7 +110,7 @@ type Duplicate struct {
 	First, Second uint64 // indexes
 }
 
-// Bounds of the lists in a report; all of them are counted.
+// Bounds of the lists in a report; the counts include all entries.
 const (
 	maxRegions    = 10_000
 	maxVoid       = 10_000
@@ -119,8 +119,8 @@ const (
 	maxGaps       = 1000
 )
 
-// Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that
-// names the first violation.
+// Err returns nil if the file is healthy, and otherwise an error of category ErrIntegrity that names
+// the first violation.
 func (r *Report) Err() error {
 	n := r.CorruptCount + r.DuplicateCount
 	switch {
@@ -131,7 +131,7 @@ func (r *Report) Err() error {
 			return r.Corrupt[0]
 		}
 		return fmt.Errorf("%w (and %d more violations)", r.Corrupt[0], n-1)
-	case len(r.Duplicates) == 0: // the check ended before it compared them
+	case len(r.Duplicates) == 0: // Verify ended before it compared them
 		return fmt.Errorf("%w: %s: %d IDs occur twice: the writer's check for duplicates failed", ErrIntegrity, r.Path, r.DuplicateCount)
 	default:
 		d := r.Duplicates[0]
@@ -140,12 +140,12 @@ func (r *Report) Err() error {
 	}
 }
 
-// Verify checks the whole file at path as it is now. It only reads, and works on a file that is
-// being written to.
+// Verify checks the whole file at path in its current state. It only reads; the file may be written to
+// meanwhile.
 //
 // The report lists problems of the contents; see Report.Err. The error is the reason why Verify did
-// not finish: an unusable header (ErrIntegrity or ErrRefused), reading, ctx, Visit. The report, nil
-// only for an unusable header, then says how far it got.
+// not finish: an unusable header (ErrIntegrity or ErrRefused), a failure to open or read the file, ctx,
+// or an error of Start or Visit. If the scan had begun, the report is not nil and says how far it got.
 func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) {
 	o.FS = orOS(o.FS)
 	f, err := o.FS.Open(path, ModeRead)
@@ -175,7 +175,7 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 		Generation: h.generation,
 		Created:    time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
 	if p, ok := f.(InPieces); ok {
-		if off, end := p.Hole(); off >= info.Size && off < end { // a piece that is too far behind the end to be one of the file
+		if off, end := p.Hole(); off >= info.Size && off < end { // a piece too far after the end to belong to the file
 			v.report.Corrupt, v.report.CorruptCount = append(v.report.Corrupt, &HoleError{Path: path, Offset: off, End: end}), 1
 		}
 	}
@@ -187,15 +187,15 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 
 // dropCache makes the next reads of the file come from the device.
 func dropCache(path string, f File) error {
-	// Pages that are not written yet cannot be dropped. A descriptor for reading may sync, but not
-	// everywhere do all that comes with it, such as the probe of the journal on ext4.
+	// Unwritten pages cannot be dropped. A read-only descriptor may sync, but does not support every
+	// additional step of a sync everywhere, such as the probe of the journal on ext4.
 	if err := f.Datasync(); err != nil && !errors.Is(err, syscall.EBADF) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 		return ioError("fdatasync", path, err)
 	}
 	return ioError("drop the page cache of", path, f.DropCache(0, 0))
 }
 
-// verifier is the state of one Verify.
+// verifier is the state of one call of Verify.
 type verifier struct {
 	o      VerifyOptions
 	src    io.ReaderAt
@@ -203,7 +203,7 @@ type verifier struct {
 	size   int64
 	report *Report
 	bodies bodyDecoder
-	window []byte // of the first scanner, for the second one
+	window []byte // memory of the first scanner's window, reused by the second
 
 	seed   maphash.Seed
 	hashes []uint64 // of all IDs, with Deep
@@ -225,7 +225,7 @@ func (v *verifier) tellLarge() {
 	}
 }
 
-// run scans the whole file and fills the report.
+// run scans the whole file and fills in the report.
 func (v *verifier) run(ctx context.Context) error {
 	if v.o.Deep {
 		v.seed = maphash.MakeSeed()
@@ -330,7 +330,7 @@ func (v *verifier) noteFence(it *item) error {
 	return nil
 }
 
-// begin adds a region to the report. It takes the place of the last one where there are very many.
+// begin adds a region to the report. If the list is full, it replaces the last one.
 func (v *verifier) begin(g Region) {
 	r := v.report
 	if r.RegionCount++; len(r.Regions) == maxRegions {
@@ -386,8 +386,8 @@ func (v *verifier) noteMessage(rec *Record) error {
 	return v.o.Visit(*rec)
 }
 
-// findDuplicates reports IDs that occur twice. Hashes that are equal are candidates; a second pass
-// over the file, only if there are some, compares the IDs themselves.
+// findDuplicates reports IDs that occur twice. Equal hashes are candidates; if there are any, a second
+// pass over the file compares the IDs themselves.
 func (v *verifier) findDuplicates(ctx context.Context) error {
 	slices.Sort(v.hashes)
 	suspect := map[uint64][]Duplicate{}
@@ -397,7 +397,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		case known || len(suspect) < maxDuplicates:
 			suspect[v.hashes[i]] = nil
 		default:
-			v.report.DuplicateCount++ // their IDs are not compared: so many equal hashes are no accident
+			v.report.DuplicateCount++ // counted without comparing the IDs: so many equal hashes are no accident
 		}
 	}
 	v.hashes = nil
@@ -427,7 +427,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 	}
 }
 
-// compare looks for the IDs of a batch among those with the same hash that were seen before.
+// compare looks for the IDs of a batch among earlier IDs with the same hash.
 func (v *verifier) compare(recs []Record, suspect map[uint64][]Duplicate) {
 	for i := range recs {
 		rec := &recs[i]

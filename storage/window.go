@@ -7,12 +7,12 @@ import (
 )
 
 // The window is the part of the file that a scanner has in memory: 256 KiB, or a whole record if that
-// is larger. Records are used in it without a copy, so what a step of the scanner returns is valid until
-// the next step. A verdict says what the bytes at a position are by themselves: no record, a header
-// without its body, the start of something at the end of the file, or whole.
+// is larger. Records are used in place, without a copy, so the result of a scanner's step is valid until
+// the next step. A verdict classifies the bytes at a position by themselves: no record, a header without
+// its body, an incomplete record at the end of the file, or a whole record.
 
-// recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid
-// for headOnly (no body) and whole, until the next call.
+// recordAt decodes the record at p and judges its bytes by themselves. For whole, header and body are
+// valid until the next call; for headOnly, only the header is.
 func (s *scanner) recordAt(p int64) (h *recHeader, body []byte, v verdict, err error) {
 	h, v, err = s.headAt(p)
 	if v != headOnly {
@@ -22,8 +22,9 @@ func (s *scanner) recordAt(p int64) (h *recHeader, body []byte, v verdict, err e
 	return h, body, v, err
 }
 
-// headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all
-// of it is there, for incomplete; otherwise its kind is kindNone. It is valid until the next call.
+// headAt decodes the header of the record at p. The verdict headOnly means that the header is good, and
+// that the record ends within the limit. For incomplete, the header is good if all of it is present. In
+// all other cases its kind is kindNone. The header is valid until the next call.
 func (s *scanner) headAt(p int64) (h *recHeader, v verdict, err error) {
 	h = &s.head
 	h.kind = kindNone
@@ -57,7 +58,7 @@ func (s *scanner) headAt(p int64) (h *recHeader, v verdict, err error) {
 	return h, headOnly, nil
 }
 
-// bodyOf completes recordAt: it reads and checks what the header covers.
+// bodyOf completes recordAt: it reads and checks the body that the header h at p describes.
 func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
 	if !s.affords(h.size()) {
 		return nil, headOnly, nil
@@ -74,9 +75,9 @@ func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
 	return b[n : n+int(h.storedLen)], whole, nil
 }
 
-// affords charges a search for n bytes that are read, and tells whether it may read them.
+// affords charges n bytes to the budget of the current search, and reports whether it may read them.
 //
-// rule: a search in any bytes takes linear time. Else candidates that turn out to be none could each announce a body up to the end of the file.
+// rule: a search in any bytes takes linear time. Otherwise each false candidate could announce a body up to the end of the file.
 func (s *scanner) affords(n int64) bool {
 	switch {
 	case s.walking:
@@ -89,10 +90,10 @@ func (s *scanner) affords(n int64) bool {
 	return true
 }
 
-// peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds
-// behind them. They are valid until the next peek.
+// peek returns the n bytes at p, fewer at the limit; with more set, also the rest of the window after
+// them. They are valid until the next peek.
 func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
-	if p >= s.limit { // it may be so far behind that an int of 32 bits has no room for the distance
+	if p >= s.limit { // the distance may overflow a 32-bit int
 		return nil, nil
 	}
 	n = int(min(int64(n), s.limit-p))
@@ -118,11 +119,11 @@ func (s *scanner) fill(p int64, n int) error {
 	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
 		kept = copy(s.buf, s.buf[at:])
 	}
-	// A window is no larger than what is left of the file: opening one reads little at its end, with several scanners.
+	// A window is no larger than the rest of the file: Open uses several scanners, which read little at the end of the file.
 	if room := int(min(scanWindow, s.limit-p)); cap(s.buf) < room {
 		s.buf = append(make([]byte, 0, room), s.buf[:kept]...)
 	}
-	if n > cap(s.buf) { // n is bounded by the file's size and by the limit of a record
+	if n > cap(s.buf) { // the file's size and the limit of a record bound n
 		if n > largeBatch && s.large != nil {
 			s.large()
 		}
@@ -148,8 +149,8 @@ func (s *scanner) fill(p int64, n int) error {
 
 // roomFor returns the size of a buffer for n bytes, which are at most maxRecord.
 //
-// Buffers grow by a factor of four: all that a reader has had take little more than the largest,
-// however late the garbage collector comes.
+// Buffers grow by a factor of four: all buffers of a reader together take little more than the largest,
+// even if the garbage collector runs late.
 func roomFor(n int) int {
 	room := scanWindow
 	for room < n {
@@ -161,7 +162,7 @@ func roomFor(n int) int {
 // windows are unused windows. Opening a file takes three scanners, and a process may open thousands.
 var windows = sync.Pool{New: func() any { return new([scanWindow]byte) }}
 
-// borrow gives the scanner a window that others have used before. After giveBack nothing may be used that the scanner has returned.
+// borrow gives the scanner a pooled window. After giveBack, results of the scanner must not be used.
 func (s *scanner) borrow() (giveBack func()) {
 	w := windows.Get().(*[scanWindow]byte)
 	s.buf = w[:0]

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Writing. A batch becomes real in two steps, which two goroutines may take for different batches
-// at the same time:
+// Writing. A batch takes effect in two steps, which two goroutines may run concurrently for different
+// batches:
 //
 //	Append: encode ──▶ reserve room ──▶ one write(2) ──▶ did it land where this writer's end was?
 //	Sync:   fdatasync ──▶ is the file still as long as this writer left it? ──▶ everything before the call is durable
 //
-// If the answer to either question is no, another writer has appended: a successor. Then this writer is
-// poisoned. It does not find out whether its last records count, and need not: the successor reads the
-// file and decides.
+// If the answer to either question is no, another writer has taken over and appended. Then this writer
+// is poisoned. It does not find out whether its last records count, and need not: the new writer reads
+// the file and decides.
 
 // Writer appends to the file of one type. Open returns it.
 //
-// Append and Checkpoint are called by one goroutine, Sync by the same or by another one, so that a
-// batch is written while the one before is being synced. All methods are safe for concurrent use
-// beyond that; Append and Checkpoint then wait for each other.
+// Typically one goroutine calls Append and Checkpoint, and the same or another goroutine calls Sync, so
+// that a batch is written while the previous one is being synced. All methods are safe for concurrent
+// use; calls of Append and Checkpoint wait for each other.
 //
-// A writer is dead ("poisoned") after any I/O error and after anything landed where it was not
+// A writer is dead ("poisoned") after any I/O error, and after a record landed where it was not
 // expected. Then every call returns the same *PoisonedError: do not acknowledge records appended
 // since the last successful Sync; call Close, then Open with a new epoch. Errors of category
-// ErrLimit and a bare *NoSpaceError do not kill the writer.
+// ErrLimit and a *NoSpaceError that is not wrapped do not kill the writer.
 type Writer struct {
 	typ, dir, path string
 	fs             FS
@@ -39,15 +39,15 @@ type Writer struct {
 	epoch, session uint64
 	fenceOff       int64
 	restored       bool
-	sealed         sealBody    // what the scan found; only of use while the writer is being opened
-	damage         []error     // with Salvage: what the scan found, the first of it …
-	damaged        uint64      // … how many there were …
-	retractions    retractions // … and which of the records it came by do not count
+	sealed         sealBody    // found by the scan; used only during Open
+	damage         []error     // with Salvage: damage found by the scan, the first errors …
+	damaged        uint64      // … the number of all of them …
+	retractions    retractions // … and which scanned records do not count
 	decoded        bool        // with Salvage: batches that do not decode are in damage
 	stateless      bool        // with Salvage: no checkpoint decodes
 	registered     uint64      // the durable index in the registry when Open began
-	instead        *Entry      // with AcceptLoss: the registered file, of a later generation, which is not here
-	given          *GivenUp    // this file was made in the place of one that is lost
+	instead        *Entry      // with AcceptLoss: the registered file, of a later generation, which is missing
+	given          *GivenUp    // this file replaces a lost one
 
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved
@@ -55,13 +55,13 @@ type Writer struct {
 	packer   packer
 	bodies   *bodyDecoder // while the writer is being opened
 	marks    []mark       // sparse index of the batches since the last checkpoint
-	latest   int64        // the highest time of all records in the file; timeUnknown if an earlier version wrote some of them
+	latest   int64        // the highest time of all records in the file; timeUnknown if not all times are known
 
 	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
 
 	// mu covers a write together with the check where it landed, and the check of the size after a
-	// sync: a size seen in the middle of a write would look like somebody else's. It is never held
-	// during a sync.
+	// sync: in the middle of a write the size would look as if another writer had appended. It is never
+	// held during a sync.
 	mu              sync.Mutex
 	dead            *PoisonedError
 	closed          bool
@@ -71,18 +71,18 @@ type Writer struct {
 	chain           uint64
 	anchor          int64 // last open record or checkpoint
 	checkpoint      int64 // last checkpoint, 0 = none
-	sinceCheckpoint int64 // offset from which a reader would have to read without a new checkpoint
-	batches         int   // since then
-	pieces          int   // that the file had then, if it is InPieces
-	stateSize       int64 // of the last checkpoint that was written, bytes
+	sinceCheckpoint int64 // offset from which the next Open must read if no checkpoint is added
+	batches         int   // number of batches since that offset
+	pieces          int   // number of pieces at that time, if the file is InPieces
+	stateSize       int64 // size of the last checkpoint that was written, bytes
 	durableEnd      int64
 	durableIndex    uint64
 }
 
 const (
-	minRoom = 1 << 20  // reserve at least so many bytes beyond what is needed now
-	maxRoom = 64 << 20 // and at most so many
-	markGap = 64 << 10 // bytes between two entries of the sparse index, at least
+	minRoom = 1 << 20  // reserve at least this many bytes beyond those needed now …
+	maxRoom = 64 << 20 // … and at most this many
+	markGap = 64 << 10 // minimum number of bytes between two entries of the sparse index
 
 	registryTimeout = 3 * time.Second // for the last update of the registry in Close
 )
@@ -96,7 +96,7 @@ func (w *Writer) FileID() FileID { return w.header.fileID }
 // Epoch returns the epoch given to Open.
 func (w *Writer) Epoch() uint64 { return w.epoch }
 
-// NextIndex returns the index that the next record will get.
+// NextIndex returns the index of the next record to be appended.
 func (w *Writer) NextIndex() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,21 +110,22 @@ func (w *Writer) DurableIndex() uint64 {
 	return w.durableIndex
 }
 
-// Size returns the length of the file as far as this writer wrote it, bytes.
+// Size returns the length of the file in bytes, up to the last record that this writer wrote.
 func (w *Writer) Size() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.end
 }
 
-// Append appends recs as one batch: after a crash either all of them are in the file or none. When
-// it returns nil the batch has landed, but is durable only after a later Sync. Append keeps no
+// Append appends recs as one batch: after a crash either all of them are in the file or none. If it
+// returns nil, the batch was written, but it is durable only after a later Sync. Append keeps no
 // reference to recs.
 //
-// A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is unchanged.
+// A *LimitError, or a *NoSpaceError that is not wrapped, means that nothing was written and the writer
+// is unchanged.
 func (w *Writer) Append(recs []Record) error {
 	if w.opts.Salvage {
-		return fmt.Errorf("%w: %s was opened to be salvaged; only Compact can follow", ErrRefused, w.path)
+		return fmt.Errorf("%w: %s was opened with Salvage, which allows only Compact", ErrRefused, w.path)
 	}
 	for i := range recs {
 		if recs[i].Kind == KindLost {
@@ -134,15 +135,15 @@ func (w *Writer) Append(recs []Record) error {
 	return w.append(recs)
 }
 
-// Idle gives back the memory that Append and Checkpoint keep for the next call. It is for writers that
-// will have nothing to write for a while: there may be thousands.
+// Idle gives back the memory that Append and Checkpoint keep for the next call. Call it for a writer that
+// will have nothing to write for a while: there may be thousands of them.
 func (w *Writer) Idle() {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
 	w.forgetBuffers()
 }
 
-// append is Append of records of any kind.
+// append implements Append for records of any kind.
 func (w *Writer) append(recs []Record) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -185,8 +186,8 @@ func (w *Writer) CheckpointDue() bool {
 
 // Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must
 // represent every record appended so far: the next Open passes it to Restore instead of those
-// records. It first makes them durable, with a Sync if need be. The checkpoint itself is durable
-// after the next Sync.
+// records. Checkpoint first makes them durable, with a Sync if necessary. The checkpoint itself is
+// durable after the next Sync.
 func (w *Writer) Checkpoint(state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -201,7 +202,7 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 	if len(state) > MaxState {
 		return &LimitError{What: "checkpoint state in bytes", Got: int64(len(state)), Max: MaxState, Record: -1}
 	}
-	// rule: only when everything before it is durable: whoever finds a checkpoint reads nothing before it.
+	// rule: write a checkpoint only when everything before it is durable: a writer that finds it reads nothing before it.
 	if _, err := w.Sync(); err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 
 // Sync makes everything that was appended before the call durable, and returns the index below
 // which every record is durable and not fenced off: these, and only these, may be acknowledged. It
-// may run while Append runs.
+// may run concurrently with Append.
 func (w *Writer) Sync() (next uint64, err error) {
 	w.syncMu.Lock()
 	defer w.syncMu.Unlock()
@@ -231,7 +232,7 @@ func (w *Writer) Sync() (next uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if moved, ok := errors.AsType[*MovedError](syncErr); ok {
-		// rule: a file that keeps what is appended says so when it was fenced off.
+		// rule: a file that buffers appended bytes reports at the sync that it was fenced off.
 		return 0, w.poison("sync", &FencedError{Path: w.path, Op: "sync", Expected: moved.At, Found: moved.End})
 	}
 	if syncErr != nil {
@@ -247,17 +248,17 @@ func (w *Writer) Sync() (next uint64, err error) {
 	return next, nil
 }
 
-// datasync makes the file durable, if something is pending, and calls checkName.
+// datasync makes the file durable if pending is set, and calls checkName.
 func (w *Writer) datasync(pending bool) (err, named error) {
 	if w.slots {
-		// A store takes a round trip for the name, so it is asked while the slot is created. Somebody may remove the name
-		// between the answer and the acknowledgement either way; the next Sync notices.
+		// In a store the check is a round trip, so it runs while the slot is created. The name may be removed between the check
+		// and the acknowledgement either way; the next Sync detects that.
 		asked := make(chan error, 1)
 		go func() { asked <- w.checkName() }()
 		defer func() { named = <-asked }()
 	}
 	if pending {
-		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
+		// rule: any error is final. The pages that were not written are marked clean; a second fdatasync would succeed.
 		err = w.file.Datasync()
 	}
 	if !w.slots && err == nil {
@@ -266,8 +267,8 @@ func (w *Writer) datasync(pending bool) (err, named error) {
 	return err, named
 }
 
-// checkName finds out whether the path still names the open file. In a store that takes a request, so
-// mu is not held.
+// checkName checks whether the path still names the open file. In a store that takes a request, so mu
+// is not held.
 func (w *Writer) checkName() error {
 	info, err := w.file.Stat()
 	if err != nil {
@@ -276,35 +277,35 @@ func (w *Writer) checkName() error {
 	return checkNamed(w.fs, w.path, info)
 }
 
-// checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut
-// it, or put another file in its place (named, the answer of checkName). mu is held.
+// checkFile checks whether the file still belongs to this writer: whether it was fenced off, cut, or
+// replaced by another file (named, the result of checkName). mu is held.
 func (w *Writer) checkFile(op string, named error) error {
 	info, err := w.file.Stat()
 	switch {
 	case err != nil:
 		return w.poison(op, ioError("stat", w.path, err))
 	case info.Size != w.end:
-		// rule: acknowledge nothing then. The error of our sync may have been reported to the other one's descriptor (a journal
-		// abort on ext4 is); what counts is what the successor reads back.
+		// rule: acknowledge nothing if the size changed. The error of this writer's sync may have been reported to the other writer's
+		// descriptor (a journal abort on ext4 is); only the records that the successor reads back count.
 		return w.poison(op, w.endError(op, w.end, info.Size, info.Size))
 	}
-	// rule: acknowledge nothing in a file that the path does not name. A file that was moved, removed or replaced takes
-	// appends exactly where they are expected, and nobody finds them.
+	// rule: acknowledge nothing in a file that the path does not name. In a file that was moved, removed or replaced, appends
+	// land exactly where they are expected, but no reader finds them.
 	if named != nil {
 		return w.poison(op, named)
 	}
 	return nil
 }
 
-// endError says why the file ends at found and not at expected; limit is where it ended before this
-// writer appended. mu is held.
+// endError returns the error that explains why the file ends at found and not at expected; limit is where
+// it ended before this writer appended. mu is held.
 //
-// rule: a file that is shorter than what was durable was cut, and has lost messages. That is no other writer, whose fence makes it longer:
-// whoever opened it again would use the indexes of what is lost a second time.
+// rule: a file that is shorter than its durable end was cut, and has lost messages. No other writer did that: its fence makes the file
+// longer. A writer that opened the file again would reuse the indexes of the lost messages.
 func (w *Writer) endError(op string, expected, found, limit int64) error {
 	if w.slots {
-		// A store has told this writer where its file ends because another one created a slot there. Slots do not become shorter;
-		// what this writer had appended and not created yet is dropped.
+		// A store reports an unexpected end only if another writer created a slot there. Slots do not become shorter; the bytes
+		// that this writer appended but has not yet created as a slot are dropped.
 		return &FencedError{Path: w.path, Op: op, Expected: w.durableEnd, Found: max(limit, w.durableEnd)}
 	}
 	if limit >= w.durableEnd {
@@ -323,8 +324,8 @@ func (w *Writer) endError(op string, expected, found, limit int64) error {
 // ErrClosed (or still the *PoisonedError).
 //
 // Space reserved beyond the end of the file stays reserved for the next writer. It cannot be
-// released: between reading the size and truncating to it, a successor's fence may arrive, and
-// would be cut off.
+// released: between reading the size and truncating to it, a successor's fence could land, and would
+// be cut off.
 func (w *Writer) Close() error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -378,8 +379,8 @@ func (w *Writer) usableLocked() error {
 	return nil
 }
 
-// poison makes this writer dead. mu is held. The descriptor stays open until Close, because a sync in
-// another goroutine may be using it.
+// poison marks this writer as dead and returns its *PoisonedError. mu is held. The descriptor stays open
+// until Close, because a sync in another goroutine may be using it.
 func (w *Writer) poison(op string, cause error) error {
 	if w.dead == nil {
 		w.dead = &PoisonedError{Path: w.path, Op: op, Cause: cause}
@@ -387,7 +388,7 @@ func (w *Writer) poison(op string, cause error) error {
 	return w.dead
 }
 
-// head returns the header of the next record, as far as it does not depend on the record.
+// head returns the header of the next record, with the fields that do not depend on its content.
 func (w *Writer) head(k recKind) recHeader {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -396,7 +397,7 @@ func (w *Writer) head(k recKind) recHeader {
 }
 
 // land appends the encoded record b, and checks that it landed at this writer's end. appendMu is held,
-// or nobody else knows w yet.
+// unless w is still being opened.
 func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	if err := w.reserve(h.offset, len(b)); err != nil {
 		if errors.Is(err, ErrNoSpace) {
@@ -411,7 +412,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	if err := w.usableLocked(); err != nil {
 		return err
 	}
-	// rule: one write(2), no loop: after a short write foreign bytes may come between.
+	// rule: one write(2), no loop: after a short write another writer's bytes could land in between.
 	n, end, err := w.file.Append(b)
 	switch {
 	case err != nil && isNoSpace(err):
@@ -419,7 +420,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	case err != nil:
 		return w.poison(op, ioError("append to", w.path, err))
 	case end != h.offset+int64(n):
-		// rule: a record that is not where it was meant to be is void for every reader.
+		// rule: a record that did not land at its intended offset is void for every reader.
 		return w.poison(op, w.endError(op, h.offset+int64(n), end, end-int64(n)))
 	case n != len(b):
 		return w.poison(op, &ShortWriteError{Offset: h.offset, Want: len(b), Wrote: n})
@@ -439,7 +440,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	return nil
 }
 
-// noteBatch counts a batch towards the next checkpoint and its index.
+// noteBatch counts a batch towards the next checkpoint, and adds it to the sparse index if it is due.
 func (w *Writer) noteBatch(h *recHeader) {
 	w.batches++
 	if k := len(w.marks); k == 0 || h.offset-w.marks[k-1].offset >= markGap {
@@ -447,10 +448,10 @@ func (w *Writer) noteBatch(h *recHeader) {
 	}
 }
 
-// noteTimes takes records into account that are in the file, or about to be.
+// noteTimes updates latest for records that are in the file, or about to be.
 func (w *Writer) noteTimes(recs []Record) {
-	// rule: what is not known stays so: a reader that is asked for a time does not read what is before a checkpoint with an
-	// earlier one.
+	// rule: an unknown time stays unknown: a reader with Since skips the records before a checkpoint with an earlier highest
+	// time.
 	for i := range recs {
 		if w.latest != timeUnknown {
 			w.latest = max(w.latest, recs[i].Time)
@@ -458,7 +459,7 @@ func (w *Writer) noteTimes(recs []Record) {
 	}
 }
 
-// noteCheckpoint starts the counts for the next checkpoint; end is the offset after the present one. mu is held.
+// noteCheckpoint resets the counts for the next checkpoint; end is the offset after the current one. mu is held.
 func (w *Writer) noteCheckpoint(end int64) {
 	w.batches, w.sinceCheckpoint, w.marks = 0, end, w.marks[:0]
 	if f, ok := w.file.(InPieces); ok {
@@ -466,8 +467,8 @@ func (w *Writer) noteCheckpoint(end int64) {
 	}
 }
 
-// reserve makes sure that there is room for n bytes at off, so that a full disk is noticed before a
-// single byte of a record is written. It reserves ahead, in proportion to the file.
+// reserve reserves space for n bytes at off, so that a full disk is detected before a single byte of a
+// record is written. It reserves ahead, in proportion to the size of the file.
 func (w *Writer) reserve(off int64, n int) error {
 	need := off + int64(n)
 	if need <= w.room {
@@ -484,7 +485,7 @@ func (w *Writer) reserve(off int64, n int) error {
 		w.room = need + ahead
 		return nil
 	case errors.Is(err, errors.ErrUnsupported):
-		w.room = math.MaxInt64 // the write itself will tell; a short one is a torn tail, and poisons
+		w.room = math.MaxInt64 // the write itself detects a full disk; a short write leaves a torn tail and poisons
 		return nil
 	case isNoSpace(err):
 		return noSpace(w.path, int64(n), err)

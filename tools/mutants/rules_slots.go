@@ -38,7 +38,7 @@ var slotsRules = []rule{
 		old: `for at < p.off {`, new: `for at < 0 {`},
 	{file: "storage/slots/end.go", rule: "slots that were removed with their file, before they were listed", tests: "TestAWriterListsARemovedFile",
 		old: `err = f.whyMissing()`, new: `err = nil`},
-	{file: "storage/writer.go", rule: "a file that keeps what is appended says so when it was fenced off", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
+	{file: "storage/writer.go", rule: "a file that buffers appended bytes reports at the sync that it was fenced off", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
 		old: `if moved, ok := errors.AsType[*MovedError](syncErr); ok {`, new: `if moved, ok := errors.AsType[*MovedError](syncErr); ok && false {`},
 
 	{file: "storage/slots/remove.go", rule: "no slot is deleted that begins with a fence", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
