@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// chainMem has n generations of type orders with ten messages each: generation g has the indexes 10 (g-1) to 10 g - 1.
+// chainMem returns n generations of type orders with ten messages each: generation g has the indexes 10 (g-1) to 10 g - 1.
 func chainMem(t *testing.T, n int) *storagetest.Mem {
 	t.Helper()
 	mem := storagetest.NewMem(512)
@@ -59,7 +59,7 @@ func cutAfter(t *testing.T, mem *storagetest.Mem, path string, k int) {
 	mem.WriteFile(path, data[:at+100])
 }
 
-// TestBrokenChains: whatever is done to the files of a type, the check names the file and the messages that are missing.
+// TestBrokenChains: however the files of a type are damaged, the check names the file and the missing messages.
 func TestBrokenChains(t *testing.T) {
 	type lost struct{ generation, first, next uint64 }
 	for _, c := range []struct {
@@ -130,7 +130,7 @@ func TestBrokenChains(t *testing.T) {
 				got = append(got, lost{e.Generation, e.LostFirst, e.LostNext})
 				text += e.Error() + "\n"
 				if !errors.Is(e, storage.ErrIntegrity) {
-					t.Errorf("%v is no integrity violation", e)
+					t.Errorf("%v is not an integrity violation", e)
 				}
 			}
 			if !slices.Equal(got, c.wrong) {
@@ -141,19 +141,19 @@ func TestBrokenChains(t *testing.T) {
 					t.Errorf("it does not say %q:\n%s", s, text)
 				}
 			}
-			// Verify sees the same as who reads only headers and ends.
+			// The reports of Verify give the same result as the headers and ends alone.
 			var verified storage.Chain
 			for _, l := range chain {
 				verified = append(verified, mustVerify(t, mem, l.Path).Link())
 			}
 			if a, b := fmt.Sprint(wrong), fmt.Sprint(verified.Check()); a != b {
-				t.Errorf("of the reports it says\n%s\nof the files\n%s", b, a)
+				t.Errorf("with the reports:\n%s\nwith the files:\n%s", b, a)
 			}
 		})
 	}
 }
 
-// TestForgedChains: headers and seals that no writer writes.
+// TestForgedChains checks headers and seals that no writer writes.
 func TestForgedChains(t *testing.T) {
 	mem := chainMem(t, 4)
 	chain, err := storage.ReadChain(mem, "/d", "orders")
@@ -179,11 +179,11 @@ func TestForgedChains(t *testing.T) {
 	}
 	chain[1].Err = errors.New("its end cannot be read")
 	if wrong := slices.Delete(slices.Clone(chain), 2, 3).Check(); len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "generation 3 (/d/orders@0003.fpl) is missing: it is not known which messages are missing") {
-		t.Errorf("a hole behind a file whose end cannot be read: %v", wrong)
+		t.Errorf("a hole after a file with an unreadable end: %v", wrong)
 	}
 }
 
-// TestHealthyChains: what writers, compactions, repairs and archives leave is in order.
+// TestHealthyChains: files that writers, compactions, repairs and archiving leave behind have no problems.
 func TestHealthyChains(t *testing.T) {
 	ctx := context.Background()
 	mem := storagetest.NewMem(512)
@@ -260,7 +260,7 @@ func TestHealthyChains(t *testing.T) {
 	}
 	must(t, c.CheckEnd(ctx, mem))
 
-	// A file that cannot be read is a matter of its own, and is not missing.
+	// An unreadable file is a separate problem; it is not missing.
 	mem = chainMem(t, 3)
 	data = mem.ReadFile(generation(2))
 	data[100] ^= 1
@@ -268,7 +268,7 @@ func TestHealthyChains(t *testing.T) {
 	check("a damaged header")
 }
 
-// TestReplacedFileIsNotProved: only the file that a compaction replaced may be missing between others.
+// TestReplacedFileIsNotProved: only a file that a compaction provably replaced may be missing between others.
 func TestReplacedFileIsNotProved(t *testing.T) {
 	ctx := context.Background()
 	mem := storagetest.NewMem(512)
@@ -292,7 +292,7 @@ func TestReplacedFileIsNotProved(t *testing.T) {
 	}
 }
 
-// TestNewestIsMissing: a sealed file without its successor is reported, and not while a writer is between the seal and the name.
+// TestNewestIsMissing: a sealed file without its successor is reported, but not while its writer is between the seal and the name.
 func TestNewestIsMissing(t *testing.T) {
 	ctx := context.Background()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,12 +305,12 @@ func TestNewestIsMissing(t *testing.T) {
 		}
 		err = c.CheckEnd(ctx, mem)
 		checkError(t, err, new(*storage.ChainError), storage.ErrIntegrity, "/d/orders@0004.fpl is sealed", "generation 5 (/d/orders@0005.fpl), is not here",
-			"messages from 40 on", "mount or restore", "the next writer of the type makes it")
+			"messages from 40 on", "mount or restore", "the next writer of the type creates it")
 
 		canceled, cancel := context.WithCancel(ctx)
 		cancel()
 		if err := c.CheckEnd(canceled, mem); !errors.Is(err, context.Canceled) {
-			t.Errorf("called off: %v", err)
+			t.Errorf("canceled: %v", err)
 		}
 
 		// Another file under that name is not the successor.
@@ -318,7 +318,7 @@ func TestNewestIsMissing(t *testing.T) {
 		checkError(t, c.CheckEnd(ctx, mem), new(*storage.ChainError), storage.ErrIntegrity, "another file than its predecessor names")
 	})
 
-	// A writer is interrupted for a moment between the seal and the name.
+	// A writer is paused for a second between the seal and the name.
 	synctest.Test(t, func(t *testing.T) {
 		mem := storagetest.NewMem(512)
 		sealed := make(chan bool)
@@ -347,7 +347,7 @@ func TestNewestIsMissing(t *testing.T) {
 	})
 }
 
-// TestChainReadsEnds: reading a chain reads the header and the end of an old file, not all of it.
+// TestChainReadsEnds: reading a chain reads only the header and the end of an old file.
 func TestChainReadsEnds(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})

@@ -10,18 +10,18 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// TestRepairOfAClaim: a record behind damage says how many are lost. What the damaged bytes cannot have held is not marked as lost, and
-// changes nothing in the registry; what they can have held is.
+// TestRepairOfAClaim: a record after damage says how many records are lost. A plausible number is marked as lost. If the damaged bytes cannot
+// have held that many, nothing is marked as lost, and the registry does not change.
 func TestRepairOfAClaim(t *testing.T) {
 	for _, tc := range []struct {
 		claims, registered uint64
 		refused            bool
-		behind             int64 // the claim is that of an open record, whose fence is said to be so far behind it
+		behind             int64 // if not 0, an open record makes the claim, and says that its fence is this many bytes after it
 	}{
 		{claims: 1000},
 		{claims: 1 << 60, refused: true},
 		{claims: 5_000_000, refused: true},
-		{claims: 5_000_000, registered: 5_000_000}, // the registry knows that they were there
+		{claims: 5_000_000, registered: 5_000_000}, // the registry confirms that they existed
 		{claims: 1 << 50, behind: 1 << 50, refused: true},
 		{claims: 5_000_000, behind: 1 << 20, refused: true},
 		{claims: 5_000_000, behind: -8, refused: true},

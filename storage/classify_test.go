@@ -19,13 +19,13 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// specimen is a file that a Writer left on the real file system: batches that a later record proves durable, and behind them
-// some that nothing proves, as the process was killed.
+// specimen is a file that a killed Writer left on the real file system: batches that a later record proves durable, followed by
+// batches that nothing proves durable.
 type specimen struct {
 	x       *world
 	data    []byte
 	durable int64
-	ends    []int64 // of the records, in order; the first is that of the header
+	ends    []int64 // of the records, in order; the first is the end of the header
 	records uint64
 }
 
@@ -57,7 +57,7 @@ func newSpecimen(t *testing.T) *specimen {
 	return s
 }
 
-// end returns the end of the last record that is whole when the file ends at n.
+// end returns the end of the last whole record if the file ends at n.
 func (s *specimen) end(n int64) int64 {
 	i, found := slices.BinarySearch(s.ends, n)
 	if !found {
@@ -66,8 +66,8 @@ func (s *specimen) end(n int64) int64 {
 	return s.ends[max(i, 0)]
 }
 
-// TestTruncated cuts a file at each length. Cut in its header it has none; cut behind that it is healthy, with a torn tail if
-// the cut is within a record: only the registry knows that there was more, and then nobody writes to it.
+// TestTruncated cuts a file at each length. Cut within its header, the file is damaged or foreign. Cut after it, the file is
+// healthy, with a torn tail if the cut is within a record: only the registry knows that it was longer, and then no writer opens it.
 func TestTruncated(t *testing.T) {
 	s := newSpecimen(t)
 	registered := s.x.Entry
@@ -87,7 +87,7 @@ func TestTruncated(t *testing.T) {
 		}
 		end := s.end(n)
 		if end == s.ends[1] {
-			end = s.ends[0] // a fence by itself is nothing
+			end = s.ends[0] // a fence alone does not count
 		}
 		want := storage.Range{}
 		if end < n {
@@ -97,7 +97,7 @@ func TestTruncated(t *testing.T) {
 			t.Fatalf("%d bytes: torn %v, want %v; %v, %v", n, rep.Torn, want, err, rep.Err())
 		}
 	}
-	// Closed, the writer has told the registry how many records are durable.
+	// When it was closed, the writer registered its durable index.
 	for i, n := range s.ends {
 		must(t, os.WriteFile(s.x.Path(), s.data[:n], 0o600))
 		x := s.x.Clone()
@@ -105,14 +105,14 @@ func TestTruncated(t *testing.T) {
 		h, err := x.Open(storage.OS())
 		complete := n == int64(len(s.data))
 		if complete != (err == nil) || err != nil && !errors.Is(err, storage.ErrIntegrity) {
-			t.Errorf("cut behind record %d, at %d of %d: open says %v", i, n, len(s.data), err)
+			t.Errorf("cut after record %d, at %d of %d: Open returned %v", i, n, len(s.data), err)
 		}
 		h.Close()
 	}
 }
 
-// TestFlipped flips a bit of each byte of a file, and each bit of its first header fields and of one record header. What was durable is
-// corruption that names the place; what was not is a torn tail.
+// TestFlipped flips a bit of each byte of a file, and each bit of its first header fields and of one record header. In durable bytes the
+// result is a corruption error that names the place; in other bytes it is a torn tail.
 func TestFlipped(t *testing.T) {
 	s := newSpecimen(t)
 	var bits []int
@@ -141,7 +141,7 @@ func (s *specimen) flipped(t *testing.T, at int64) {
 	if at < 4096 {
 		var damaged *storage.HeaderError
 		var newer *storage.VersionError
-		version := (at == 8 || at == 9) && errors.As(err, &newer) // the major version is believed before the checksum
+		version := (at == 8 || at == 9) && errors.As(err, &newer) // the major version is checked before the checksum
 		if rep != nil || !version && !errors.As(err, &damaged) {
 			t.Fatalf("header byte %d: %v", at, err)
 		}
@@ -152,7 +152,7 @@ func (s *specimen) flipped(t *testing.T, at int64) {
 	}
 	if at >= s.durable {
 		if want := (storage.Range{Offset: s.end(at), End: int64(len(s.data))}); rep.Err() != nil || rep.Torn != want || rep.Messages >= s.records {
-			t.Fatalf("byte %d, above what is known to be durable: torn %v, want %v; %v", at, rep.Torn, want, rep.Err())
+			t.Fatalf("byte %d, above the known durable end: torn %v, want %v; %v", at, rep.Torn, want, rep.Err())
 		}
 		return
 	}
@@ -166,8 +166,8 @@ func (s *specimen) flipped(t *testing.T, at int64) {
 	}
 }
 
-// TestMissingIndex: indexes are contiguous, or the gap is reported: with the messages that are missing where a later record
-// proves that they were there, and otherwise as a tail that nobody reads.
+// TestMissingIndex: indexes are contiguous, or the gap is reported: with the missing messages if a later record proves that they
+// existed, and otherwise as a torn tail.
 func TestMissingIndex(t *testing.T) {
 	for _, proved := range []bool{false, true} {
 		b := newBuilder()
@@ -190,7 +190,7 @@ func TestMissingIndex(t *testing.T) {
 	}
 }
 
-// TestMissingEnd: the next writer has read the last records of a region, so they are missing when they rot.
+// TestMissingEnd: the next writer has read the last records of a region, so they are reported as missing if they rot.
 func TestMissingEnd(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
@@ -208,8 +208,8 @@ func TestMissingEnd(t *testing.T) {
 	}
 }
 
-// TestExchangedRecord: a record that is good by itself, and not the one that the next writer read there, is damage in front of
-// that writer's region, which is read all the same.
+// TestExchangedRecord: a record that is good by itself, but not the one that the next writer read there, is damage before that
+// writer's region; the region itself is still read.
 func TestExchangedRecord(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
@@ -230,8 +230,8 @@ func TestExchangedRecord(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNotFitIsVoid: a record that is good by itself, and where it says it is, counts only if it goes on with its region, and a region
-// only if it has an epoch of its own.
+// TestWhatDoesNotFitIsVoid: a record that is good by itself, and at its stated offset, counts only if it continues its region, and a region
+// counts only if it has an epoch of its own.
 func TestWhatDoesNotFitIsVoid(t *testing.T) {
 	seal := func(b *builder) { b.add("FPS1", storage.SealBody(storage.FileID{7}, 2, "size limit"), 0, 0, 0) }
 	for name, add := range map[string]func(b *builder){
@@ -261,7 +261,7 @@ func TestWhatDoesNotFitIsVoid(t *testing.T) {
 	}
 }
 
-// announce appends a record header that is good by itself and announces a body that is not there, or not all.
+// announce appends a record header that is good by itself and announces a body that is missing or incomplete.
 func announce(data []byte, magic string, stored, raw, count uint32, flags uint16, body []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	seed := crc32.Checksum(data[16:32], table)
@@ -285,8 +285,8 @@ func announce(data []byte, magic string, stored, raw, count uint32, flags uint16
 	return append(append(data, h...), body...)
 }
 
-// TestMemoryIsBounded: what a header announces costs no memory before it is there, and a compressed body costs what it is
-// allowed to have, once.
+// TestMemoryIsBounded: an announced body costs no memory unless it is present, and compressed bodies together cost the memory for
+// one body of the announced size.
 func TestMemoryIsBounded(t *testing.T) {
 	const mib = 1 << 20
 	region := func() *builder {
@@ -344,20 +344,20 @@ func TestMemoryIsBounded(t *testing.T) {
 				}
 			},
 		} {
-			must(t, do()) // what is allocated once per process
+			must(t, do()) // warm-up: some memory is allocated once per process
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			must(t, do())
 			runtime.ReadMemStats(&after)
 			if got := after.TotalAlloc - before.TotalAlloc; got > c.most {
-				t.Errorf("%s: %s allocates %d KiB for a file of %d KiB, allowed are %d", c.name, who, got>>10, len(c.data)>>10, c.most>>10)
+				t.Errorf("%s: %s allocates %d KiB for a file of %d KiB, want at most %d", c.name, who, got>>10, len(c.data)>>10, c.most>>10)
 			}
 		}
 	}
 }
 
-// TestHuntIsLinear: where a region ends, each of 400,000 headers that are good by themselves announces a body up to the end of
-// the file. The checksums of all these bodies are of 8 TB, which takes minutes; those that the scan's budget allows take milliseconds.
+// TestHuntIsLinear: after the end of a region, each of 400,000 headers that are good by themselves announces a body up to the end of
+// the file. The bodies add up to 8 TB, whose checksums take minutes; those that the scan's budget allows take milliseconds.
 func TestHuntIsLinear(t *testing.T) {
 	headers, size := uint32(400_000), uint32(96)
 	if raceEnabled {
@@ -380,13 +380,13 @@ func TestHuntIsLinear(t *testing.T) {
 		if rep.Err() != nil || rep.Messages != 2 {
 			t.Errorf("%d messages, want 2; %v", rep.Messages, rep.Err())
 		}
-	case <-time.After(30 * time.Second): // a hundred times what it takes
+	case <-time.After(30 * time.Second): // a hundred times as long as it takes
 		t.Error("no end after 30 s")
 	}
 }
 
-// TestWalkBackIsLinear: whoever looks at the end of a file, or for an index in it, walks back from there. What it reads on the way
-// is bounded by the size of the file, whatever is in it, and what it finds is what is there.
+// TestWalkBackIsLinear: a reader of the end of a file, or of an index in it, walks back from the end. The size of the file bounds
+// the bytes it reads on the way, whatever the content, and the result is correct.
 func TestWalkBackIsLinear(t *testing.T) {
 	begun := func(records uint64) *builder {
 		b := newBuilder()
@@ -394,7 +394,7 @@ func TestWalkBackIsLinear(t *testing.T) {
 		b.batch(messages(0, int(records)), 0)
 		return b
 	}
-	announced := begun(2).data // checkpoints that announce a body up to the end of the file, and have none
+	announced := begun(2).data // checkpoints that announce a body up to the end of the file, but have none
 	for left := uint32(8000 * 112); left > 0; left -= 112 {
 		announced = announce(announced, "FPC1", left-112, left-112, 0, 0, nil)
 	}
@@ -444,9 +444,9 @@ func TestWalkBackIsLinear(t *testing.T) {
 	}
 }
 
-// nestedCheckpoints appends n whole checkpoints, each in the state of the one before it, which it names as the one before it.
+// nestedCheckpoints appends n whole checkpoints. The state of each one contains the next, which names it as its predecessor.
 func nestedCheckpoints(b *builder, n int) []byte {
-	const each = 128 // marker, header, offset of the one before, no marks, length of the state; and zeros before the next one
+	const each = 128 // marker, header, offset of the previous one, no marks, length of the state; and zeros before the next one
 	at := int64(len(b.data))
 	var rec []byte
 	for i := n - 1; i >= 0; i-- {

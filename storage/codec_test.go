@@ -15,8 +15,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCompressedIsRead: any mix of batches, compressible or not, large or small, reads as it was written, by Reader, by
-// Verify and by the next writer.
+// TestCompressedIsRead: Reader, Verify and the next writer read any mix of batches, compressible or not, large or small, as it
+// was written.
 func TestCompressedIsRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fsys := storagetest.NewMem(512)
@@ -78,7 +78,7 @@ func TestCompressedIsRead(t *testing.T) {
 	})
 }
 
-// TestCompressionIsDecidedByGain: what does not become smaller by a tenth is stored as it is.
+// TestCompressionIsDecidedByGain: a batch that compression does not shrink by a tenth is stored as it is.
 func TestCompressionIsDecidedByGain(t *testing.T) {
 	noise := messages(0, 100)
 	for i := range noise {
@@ -113,8 +113,8 @@ func TestCompressionIsDecidedByGain(t *testing.T) {
 	}
 }
 
-// TestBadCompression: a body with a good checksum that does not decompress to raw_len bytes is damage done before the
-// checksum; a body that announces little and holds much is not decompressed beyond what it announces.
+// TestBadCompression: a body with a good checksum that does not decompress to raw_len bytes is damage from before the
+// checksum; a body is never decompressed beyond its announced length.
 func TestBadCompression(t *testing.T) {
 	recs := messages(0, 200)
 	body := storage.BatchBody(recs)
@@ -159,14 +159,14 @@ func TestBadCompression(t *testing.T) {
 	}
 }
 
-// windowed returns a zstd frame with a window descriptor, see RFC 8878, 3.1.1.1.2, that has its content in a block without compression.
+// windowed returns a zstd frame with a window descriptor, see RFC 8878, 3.1.1.1.2, and its content in an uncompressed block.
 func windowed(descriptor byte, content []byte) []byte {
 	n := len(content)<<3 | 1
 	return append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, descriptor, byte(n), byte(n >> 8), byte(n >> 16)}, content...)
 }
 
-// TestLargeBatchComesInPieces: what is decoded of a batch at once has a bound, however many records or headers it has; and none of it is
-// returned if not all of it decodes.
+// TestLargeBatchComesInPieces: the size of the decoded pieces of a batch is bounded, however many records or headers it has, and nothing is
+// returned unless the whole batch decodes.
 func TestLargeBatchComesInPieces(t *testing.T) {
 	headers := make([]storage.Record, 40)
 	for i := range headers {
@@ -192,7 +192,7 @@ func TestLargeBatchComesInPieces(t *testing.T) {
 					cost := 0
 					for i := range piece {
 						if piece[i].Index != uint64(read) {
-							t.Fatalf("index %d behind %d", piece[i].Index, read)
+							t.Fatalf("index %d, want %d", piece[i].Index, read)
 						}
 						read++
 						cost += 104 + 32*len(piece[i].Headers)
@@ -213,7 +213,7 @@ func TestLargeBatchComesInPieces(t *testing.T) {
 	}
 }
 
-// TestClaimedLengthTakesNoMemory: a batch that says that it becomes 64 MiB, and has ten bytes, costs nothing.
+// TestClaimedLengthTakesNoMemory: a batch of ten bytes that claims to decompress to 64 MiB costs no memory.
 func TestClaimedLengthTakesNoMemory(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})

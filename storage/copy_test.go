@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// TestSealAndCopy: a sealed type goes on where its files were copied to, and the registry knew before how far it had come.
+// TestSealAndCopy: a sealed type continues where its files were copied to, and the registry had its durable index before that.
 func TestSealAndCopy(t *testing.T) {
 	ctx := t.Context()
 	fsys := slots.New(ctx, slotstest.NewMem(1<<10))
@@ -65,7 +65,7 @@ func TestSealAndCopy(t *testing.T) {
 			if mismatch := (*storage.RegistryMismatch)(nil); !errors.As(err, &mismatch) || mismatch.Older != 2 {
 				t.Errorf("a writer in the old place: %v", err)
 			}
-			// What openers leave behind a seal makes no other file of it.
+			// The fences that writers append after a seal do not make it a different file.
 			if copied, err := storage.CopyFile(ctx, nil, second, to.fsys, to.dir, nil); copied || err != nil {
 				t.Errorf("once more: %v, %v", copied, err)
 			}
@@ -96,7 +96,7 @@ func contentOf(t *testing.T, fsys storage.FS, path string) []byte {
 	return b
 }
 
-// TestCopyConflicts: another file is neither replaced nor taken for a copy.
+// TestCopyConflicts: another file is neither replaced nor mistaken for a copy.
 func TestCopyConflicts(t *testing.T) {
 	ctx, to := t.Context(), t.TempDir()
 	sealed := func(n int) string {
@@ -137,8 +137,8 @@ func TestCopyConflicts(t *testing.T) {
 	}
 }
 
-// TestCopyOverAnUnusedSuccessor: a copy that was interrupted has made the successor, and the first place was used again. A second copy
-// refuses it, says whether it has a message, and succeeds once it is out of the way.
+// TestCopyOverAnUnusedSuccessor: after an interrupted copy a writer created the successor there, and then the old place was used again. A
+// second copy refuses that file, says whether it has messages, and succeeds once the file is out of the way.
 func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 	for _, inSlots := range []bool{false, true} {
 		for _, used := range []bool{false, true} {
@@ -157,7 +157,7 @@ func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 			w := mustOpen(t, src, 1, storage.Options{})
 			mustAppend(t, w, messages(0, 3))
 			must(t, errors.Join(w.Seal(ctx, nil), copyAll("orders.fpl")))
-			w = mustOpen(t, dst, 2, storage.Options{FS: to}) // and here the copy ended
+			w = mustOpen(t, dst, 2, storage.Options{FS: to}) // here the copy was interrupted
 			if used {
 				mustAppend(t, w, messages(3, 1))
 			}
@@ -168,7 +168,7 @@ func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 			must(t, w.Seal(ctx, nil))
 			err := copyAll("orders.fpl", "orders@0002.fpl")
 			var conflict *storage.CopyConflict
-			if !errors.As(err, &conflict) || conflict.Unused != !used || conflict.Unused != strings.Contains(err.Error(), "It has no message: move it away") {
+			if !errors.As(err, &conflict) || conflict.Unused != !used || conflict.Unused != strings.Contains(err.Error(), "It has no messages: move it away") {
 				t.Errorf("in slots %v, used %v: %v", inSlots, used, err)
 			}
 			if used {
@@ -182,14 +182,14 @@ func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 			must(t, copyAll("orders.fpl", "orders@0002.fpl"))
 			w = mustOpen(t, dst, 4, storage.Options{FS: to})
 			if w.NextIndex() != 5 || w.Generation() != 3 {
-				t.Errorf("in slots %v: goes on at %d in generation %d, want 5 and 3", inSlots, w.NextIndex(), w.Generation())
+				t.Errorf("in slots %v: continues at %d in generation %d, want 5 and 3", inSlots, w.NextIndex(), w.Generation())
 			}
 			must(t, w.Close())
 		}
 	}
 }
 
-// lateRegistry lets something happen before an update.
+// lateRegistry calls before ahead of every update.
 type lateRegistry struct {
 	*world
 	before func()
@@ -200,7 +200,7 @@ func (r *lateRegistry) Update(ctx context.Context, typ string, e storage.Entry) 
 	return r.world.Update(ctx, typ, e)
 }
 
-// TestSealOvertaken: a writer overtaken between its seal and the registry learns that, and not that a file is lost.
+// TestSealOvertaken: a writer overtaken between its seal and the registry update reports that, and not a lost file.
 func TestSealOvertaken(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
 		r := &lateRegistry{x, func() {}}
@@ -215,7 +215,7 @@ func TestSealOvertaken(t *testing.T) {
 		all := &holder{Index: x.Acked}
 		err = w.Seal(t.Context(), all.State())
 		checkError(t, err, new(*storage.EpochError), storage.ErrFenced, "took over from this one", "acquire it again")
-		if strings.Contains(err.Error(), "raise the token") { // the holder is at work
+		if strings.Contains(err.Error(), "raise the token") { // wrong advice: the new holder is at work
 			t.Error(err)
 		}
 		w.Close()
@@ -223,7 +223,8 @@ func TestSealOvertaken(t *testing.T) {
 	})
 }
 
-// TestInterruptedCopyIntoAStore: what an interrupted copy has left in a store is gone once the copy was repeated, however many generations follow.
+// TestInterruptedCopyIntoAStore: the remains of an interrupted copy into a store are removed when the copy is repeated, however many
+// generations follow.
 func TestInterruptedCopyIntoAStore(t *testing.T) {
 	const generations = 6
 	ctx, dir := t.Context(), t.TempDir()

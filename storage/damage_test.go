@@ -14,13 +14,13 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// sample is a file with all that a file can have: two complete regions, a torn batch, a batch that landed behind a
+// sample is a file with everything that a file can contain: two complete regions, a torn batch, a batch that landed after a
 // fence, a fence without an open record, checkpoints, skipped records, a declared gap, headers.
 type sample struct {
 	data    []byte
 	report  *storage.Report
 	records []storage.Record
-	durable int64 // everything below is proved durable by what follows
+	durable int64 // later records prove everything below durable
 }
 
 func newSample(t testing.TB) *sample {
@@ -38,7 +38,7 @@ func newSample(t testing.TB) *sample {
 			return err
 		}
 		// A dies in the middle of a write; a successor dies between its fence and its open record; A writes once more,
-		// behind that fence.
+		// after that fence.
 		cut := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpDatasync {
 				return &storagetest.Fault{Err: io.ErrUnexpectedEOF}
@@ -86,7 +86,7 @@ func verifyBytes(t testing.TB, b []byte) *storage.Report {
 	return rep
 }
 
-// salvage reads everything that can be read, going on behind damage, and returns it with the errors.
+// salvage reads every readable record, continuing after damage, and returns the records and the errors.
 func salvage(t testing.TB, b []byte) (recs []storage.Record, errs []error) {
 	t.Helper()
 	r, err := storage.OpenReader("sample.fpl", storage.ReaderOptions{FS: storage.BytesFS(b)})
@@ -102,7 +102,7 @@ func salvage(t testing.TB, b []byte) (recs []storage.Record, errs []error) {
 		case err != nil:
 			errs = append(errs, err)
 			if len(errs) > 1000 {
-				t.Fatalf("the reader does not come to an end: %v", err)
+				t.Fatalf("the reader does not end: %v", err)
 			}
 		default:
 			recs = append(recs, copyOf(rec))
@@ -128,7 +128,7 @@ func equal(a, b storage.Record) bool {
 	return a.Kind == b.Kind && bytes.Equal(a.ID, b.ID) && bytes.Equal(a.Payload, b.Payload) && a.Time == b.Time && a.Index == b.Index && a.Epoch == b.Epoch
 }
 
-// void tells whether the bytes at off are nothing for every reader.
+// void reports whether the byte at off is void for every reader.
 func (s *sample) void(off int64) bool {
 	for _, r := range s.report.Void {
 		if off >= r.Offset && off < r.End {
@@ -138,8 +138,7 @@ func (s *sample) void(off int64) bool {
 	return false
 }
 
-// checkDamaged is what must hold for a damaged copy of the sample: nothing wrong is ever returned, and damage of what is
-// durable is reported.
+// checkDamaged checks a damaged copy of the sample: no wrong record is returned, and damage to durable bytes is reported.
 func (s *sample) checkDamaged(t *testing.T, data []byte, from, to int64) {
 	t.Helper()
 	recs, errs := salvage(t, data)
@@ -165,7 +164,7 @@ func (s *sample) checkDamaged(t *testing.T, data []byte, from, to int64) {
 	case !needed && to <= s.durable && len(recs) != len(s.records):
 		t.Fatalf("damage in void bytes %d to %d costs records", from, to)
 	case reported && !errors.Is(rep.Err(), storage.ErrIntegrity):
-		t.Fatalf("%v is no integrity error", rep.Err())
+		t.Fatalf("%v is not an integrity error", rep.Err())
 	}
 }
 
@@ -184,7 +183,7 @@ func TestEveryBit(t *testing.T) {
 	}
 }
 
-// TestEveryBlock loses each run of blocks: zeros, the content of another block, noise.
+// TestEveryBlock replaces each block with zeros, the content of another block, or noise.
 func TestEveryBlock(t *testing.T) {
 	s := newSample(t)
 	for _, size := range []int{64, 512, 4096} {
@@ -225,7 +224,7 @@ func (s *sample) checkChanged(t *testing.T, data []byte) {
 			t.Fatalf("a wrong record was returned: %+v", r)
 		}
 	}
-	// What proves the damage may be damaged too, when it reaches the end of the file.
+	// If the damage reaches the end of the file, the records that would prove it may be damaged, too.
 	if needed && len(errs) == 0 && last < s.durable {
 		t.Fatalf("damage in bytes %d to %d, below the durable end %d, is not reported", first, last, s.durable)
 	}
@@ -234,7 +233,7 @@ func (s *sample) checkChanged(t *testing.T, data []byte) {
 	}
 }
 
-// TestEveryLength cuts the file at each length. What is left is a prefix; that it was longer is for the registry to know.
+// TestEveryLength cuts the file at each length. The rest is a prefix; only the registry knows that the file was longer.
 func TestEveryLength(t *testing.T) {
 	s := newSample(t)
 	for n := 4096; n < len(s.data); n++ {
@@ -253,7 +252,7 @@ func TestEveryLength(t *testing.T) {
 	}
 }
 
-// TestGrowingFile shows a reader the file byte by byte: it returns the same records as a reader of the whole.
+// TestGrowingFile grows a file byte by byte while a reader reads it: the reader returns the same records as one of the whole file.
 func TestGrowingFile(t *testing.T) {
 	s := newSample(t)
 	mem := storagetest.NewMem(512)
@@ -292,7 +291,7 @@ func TestGrowingFile(t *testing.T) {
 	}
 }
 
-// TestReport: what Verify says about the sample.
+// TestReport checks the report of Verify about the sample.
 func TestReport(t *testing.T) {
 	s := newSample(t)
 	rep := s.report
@@ -344,7 +343,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestDuplicates: a writer appends what it is given; Verify with Deep finds an ID that is there twice.
+// TestDuplicates: a writer does not check for duplicates; Verify with Deep finds IDs that occur twice.
 func TestDuplicates(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
@@ -364,8 +363,8 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// TestRetracted: a reader has returned records that the device then refused; the successor uses their indexes again, and the
-// reader says so.
+// TestRetracted: a reader has returned records that the device then refused. The successor reuses their indexes, and the reader
+// reports that.
 func TestRetracted(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	a, err := x.Open(mem)
@@ -395,14 +394,14 @@ func TestRetracted(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	if rec, err := r.Next(); err != nil || rec.Index != gone.First {
-		t.Errorf("behind the retraction: %+v, %v", rec, err)
+		t.Errorf("after the retraction: %+v, %v", rec, err)
 	}
 	if err := x.Finish(mem); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestWriterRefusesDamage: damage in what a new writer has to read keeps it from going on.
+// TestWriterRefusesDamage: a new writer refuses a file with damage in the range that it must read.
 func TestWriterRefusesDamage(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	a, err := x.Open(mem)
@@ -418,11 +417,11 @@ func TestWriterRefusesDamage(t *testing.T) {
 	}
 }
 
-// TestReportedBytesAreAll: restoring the bytes that are reported as damaged, as the report says, restores all of them,
-// however many places are damaged, and also where the records that prove it are damaged themselves.
+// TestReportedBytesAreAll: the reported ranges cover all damaged bytes, so restoring them restores the file, however many places
+// are damaged, and even if the records that prove the damage are damaged themselves.
 func TestReportedBytesAreAll(t *testing.T) {
 	s := newSample(t)
-	last := s.report.Regions[len(s.report.Regions)-1].Offset // the fence of the region that is left as it is, and proves what was before
+	last := s.report.Regions[len(s.report.Regions)-1].Offset // the fence of the last region, which stays intact and proves the earlier records
 	rng := rand.New(rand.NewPCG(4, 4))
 	several := 0
 	for round := range 3000 {
@@ -446,7 +445,7 @@ func TestReportedBytesAreAll(t *testing.T) {
 		}
 		for off := range last {
 			if data[off] != s.data[off] && !s.void(off) && !reported(off) {
-				t.Fatalf("round %d: byte %d is damaged and in no report: %v", round, off, rep.Corrupt)
+				t.Fatalf("round %d: byte %d is damaged but not reported: %v", round, off, rep.Corrupt)
 			}
 		}
 		if len(rep.Corrupt) > 1 {
@@ -461,7 +460,8 @@ func TestReportedBytesAreAll(t *testing.T) {
 	}
 }
 
-// TestGrowingDamage shows a reader a damaged file piece by piece. It reports no damage twice, and all that a reader of the whole finds.
+// TestGrowingDamage grows a damaged file piece by piece while a reader reads it. The reader reports no damage twice, and all the damage
+// that a reader of the whole file finds.
 func TestGrowingDamage(t *testing.T) {
 	s := newSample(t)
 	last := s.report.Regions[len(s.report.Regions)-1].Offset
@@ -513,8 +513,8 @@ func TestGrowingDamage(t *testing.T) {
 	}
 }
 
-// TestDamageUpToTheEnd: where nothing behind damage can be read, the report reaches to the end of what proves it, and names the messages
-// before that.
+// TestDamageUpToTheEnd: if nothing after damage is readable, the reported range extends to the end of the record that proves the damage,
+// and the report names the messages before that.
 func TestDamageUpToTheEnd(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})

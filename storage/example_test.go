@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// tempDir returns a directory that is gone at the end of the example.
+// tempDir returns a new directory, and a function that removes it at the end of the example.
 func tempDir() (dir string, remove func()) {
 	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
@@ -23,10 +23,10 @@ func tempDir() (dir string, remove func()) {
 	return dir, func() { _ = os.RemoveAll(dir) }
 }
 
-// options are good enough for an example: a container's own file system is accepted. The zero value is for production.
+// options are for examples: they accept a container's own file system. In production use the zero value.
 var options = storage.Options{AllowOverlay: true}
 
-// write makes the file of a type with some records, and returns its writer.
+// write opens the file of a type, appends some records, and returns the writer.
 func write(dir, typ string, epoch uint64, payloads ...string) *storage.Writer {
 	w, err := storage.Open(context.Background(), dir, typ, epoch, options)
 	if err != nil {
@@ -45,7 +45,7 @@ func write(dir, typ string, epoch uint64, payloads ...string) *storage.Writer {
 	return w
 }
 
-// Append records, and acknowledge them when Sync has returned. The epoch is the fencing token of the type's lock.
+// Append records, and acknowledge them after Sync has returned. The epoch is the fencing token of the type's lock.
 func ExampleOpen() {
 	dir, remove := tempDir()
 	defer remove()
@@ -60,7 +60,7 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	next, err := w.Sync() // everything below next survives a power loss now
+	next, err := w.Sync() // now every record below next survives a power loss
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func ExampleOpen() {
 	// Output: 2 records are durable in orders.fpl
 }
 
-// Opening the file with a greater epoch fences the previous writer: no reader counts what that one appends afterwards.
+// Opening the file with a greater epoch fences the previous writer: readers ignore the records that it appends afterwards.
 func ExampleWriter_Sync() {
 	dir, remove := tempDir()
 	defer remove()
@@ -115,7 +115,7 @@ func ExampleOpenReader() {
 	// 2: lamp
 }
 
-// Follow a type: Next waits for more. It returns what is durable, and goes on in the files that follow.
+// Follow a type: Next waits for more records. It returns durable records, and continues in the files that follow.
 func ExampleFollow() {
 	ctx := context.Background()
 	dir, remove := tempDir()
@@ -129,7 +129,7 @@ func ExampleFollow() {
 	defer f.Close()
 	var g sync.WaitGroup
 	defer g.Wait()
-	g.Go(func() { // somebody else
+	g.Go(func() { // another writer takes over
 		_ = w.Close()
 		_ = write(dir, "orders", 2, "table").Close()
 	})
@@ -176,7 +176,7 @@ func ExampleVerify() {
 	// true <nil>
 }
 
-// A type goes on in another file when its file is large enough. The files prove that none of them is missing.
+// A type continues in another file when its file is large enough. The files prove that none of them is missing.
 func ExampleReadChain() {
 	ctx := context.Background()
 	dir, remove := tempDir()

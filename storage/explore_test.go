@@ -16,13 +16,13 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// The crash explorer. A run of one or several workers is recorded: at each call that changes something a moment is kept, with
-// the machine and what was acknowledged by then. Then the power fails at every moment, and in the middle of every write, in
-// every way if there are not too many: each dirty block is lost, or on the device, or on it as it was after an earlier append;
-// the file's length and new names arrive or do not. Each of these images must be what a crash may leave (see exploration.judge).
-// FENCEPOST_TEST_LONG=1 tears writes at every byte, and takes all subsets of a dozen blocks.
+// The crash explorer. A run of one or several workers is recorded: each call that changes something is preceded by a moment, a
+// snapshot of the machine and of the acknowledged messages. Then the power fails at every moment, and in the middle of every
+// write, in every possible way unless there are too many: each dirty block is lost, or on the device, or on it as it was after
+// an earlier append; the file's length and new names survive or do not. Each resulting image must be one that a crash may leave
+// (see exploration.judge). FENCEPOST_TEST_LONG=1 tears writes at every byte, and takes all subsets of a dozen blocks.
 
-// exploration is a run that is recorded.
+// exploration is a recorded run.
 type exploration struct {
 	x       *world
 	mem     *storagetest.Mem
@@ -30,7 +30,7 @@ type exploration struct {
 	moments []moment
 	ends    map[string][]int64 // where the appends to each file ended
 
-	during func(storagetest.Call) *storagetest.Fault // what else happens before a call
+	during func(storagetest.Call) *storagetest.Fault // called before each call, if not nil
 }
 
 // moment is the machine right before a call.
@@ -38,7 +38,7 @@ type moment struct {
 	x    *world
 	mem  *storagetest.Mem
 	call storagetest.Call
-	data []byte // that the call appends
+	data []byte // bytes that the call appends
 	ends map[string][]int64
 }
 
@@ -65,7 +65,7 @@ func newExploration(t *testing.T, block int64, r run) *exploration {
 	return e
 }
 
-// name returns the name that the file of a call has now: a successor is written under a temporary one at first.
+// name returns the current name of a call's file: a successor is first written under a temporary name.
 func (e *exploration) name(c storagetest.Call) string {
 	if _, err := e.mem.Stat(c.Name); err != nil {
 		return e.x.Path()
@@ -91,7 +91,7 @@ func (e *exploration) record(c storagetest.Call) {
 	for name, ends := range e.ends {
 		m.ends[name] = slices.Clone(ends)
 	}
-	m.mem.SetFree(1 << 40) // whoever comes after the crash finds room
+	m.mem.SetFree(1 << 40) // workers after the crash find space
 	e.moments = append(e.moments, m)
 }
 
@@ -106,15 +106,15 @@ func (e *exploration) work() error {
 	return h.Work()
 }
 
-// a run lets workers do something. Its error is what it did not expect to happen.
+// run is a scenario of one or several workers. do returns an error if something unexpected happens.
 type run struct {
 	name    string
-	first   bool // there is no file yet
+	first   bool // no file exists yet
 	prepare func(*storagetest.Mem)
 	do      func(e *exploration) error
 }
 
-// may is for steps of workers that are fenced, or whose device fails.
+// may ignores the errors of a worker that is fenced, or whose device fails or is full.
 func may(err error) error {
 	var dead *storage.PoisonedError
 	if err == nil || errors.As(err, &dead) || errors.Is(err, storage.ErrFenced) || errors.Is(err, syscall.EIO) || errors.Is(err, storage.ErrNoSpace) {
@@ -311,14 +311,14 @@ func zombie(k int) run {
 	}}
 }
 
-// failedSync lets the device refuse the blocks that lose chooses, once, and a successor take over.
+// failedSync makes the device refuse the blocks that lose chooses, once; then a successor takes over.
 func failedSync(what string, lose func(int64) bool) run {
 	return run{name: "failed sync, losing " + what + ", and takeover", do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
 			err = steps(a.Ack, appends(a, 3), appends(a, 3))
 		}
-		if err == nil { // more than a page, or the fence would be written together with it
+		if err == nil { // more than a page; otherwise the fence would be written together with it
 			err = a.Writer.Checkpoint(a.State())
 		}
 		if err == nil {
@@ -338,7 +338,7 @@ func failedSync(what string, lose func(int64) bool) run {
 		if err != nil {
 			return err
 		}
-		b.Fetch(2) // duplicates of what it found, and what it did not find
+		b.Fetch(2) // duplicates of messages it found, and messages it did not find
 		err = b.Ack()
 		b.Read = 0
 		return may(errors.Join(err, steps(appends(b, 2), b.Ack, b.Writer.Close)))
@@ -379,7 +379,7 @@ func record(t *testing.T, r run, block int64) *exploration {
 	return e
 }
 
-// explore judges up to limit images of each moment, and one or two with the write that is under way torn behind every step-th byte.
+// explore judges up to limit images of each moment, and one or two for every step-th byte at which the write in progress is torn.
 func (e *exploration) explore(limit, step int) (images int, err error) {
 	for i, m := range e.moments {
 		before, err := view(m.mem)
@@ -410,7 +410,7 @@ func (e *exploration) explore(limit, step int) (images int, err error) {
 				return images, err
 			}
 			if n%4 == 0 {
-				if err := try(torn.mem.Clone(), fmt.Sprintf("killed behind byte %d", n)); err != nil {
+				if err := try(torn.mem.Clone(), fmt.Sprintf("killed after byte %d", n)); err != nil {
 					return images, err
 				}
 			}
@@ -435,9 +435,10 @@ func appendTo(mem *storagetest.Mem, name string, data []byte) error {
 	return err
 }
 
-// judge checks an image that a crash at the moment m left, when readers saw the records before. No acknowledged message may
-// be missing or elsewhere, none there twice, no index missing; Verify finds nothing wrong: a crash is not damage (world.check).
-// What is in the image was there before; epochs increase. The next worker goes on, with everything that the image shows.
+// judge checks an image that a crash at the moment m left; before has the records that readers saw until then. No acknowledged
+// message may be missing or at another index, no message present twice, no index missing; Verify finds no problem, because a crash
+// is not damage (world.check). Every record in the image was there before; epochs increase. The next worker continues with every
+// record in the image.
 func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]int) error {
 	x := m.x.Clone()
 	if err := x.Check(mem); err != nil {
@@ -448,7 +449,7 @@ func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]i
 		return err
 	}
 	if err := within(shown, before); err != nil {
-		return violated("what readers saw before the crash: %v", err)
+		return violated("compared with the records before the crash: %v", err)
 	}
 	if err := x.Finish(mem); err != nil {
 		return err
@@ -458,12 +459,12 @@ func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]i
 		return err
 	}
 	if err := within(shown, after); err != nil {
-		return violated("what readers saw before the next worker came: %v", err)
+		return violated("compared with the records before the next worker: %v", err)
 	}
 	return nil
 }
 
-// view returns which message is at which index, for every reader, and checks that epochs increase.
+// view returns the message at each index, as every reader sees it, and checks that epochs increase.
 func view(mem *storagetest.Mem) (map[uint64]int, error) {
 	at := map[uint64]int{}
 	for _, path := range mem.Names() {
@@ -476,7 +477,7 @@ func view(mem *storagetest.Mem) (map[uint64]int, error) {
 		}
 		for i := 1; i < len(rep.Regions); i++ {
 			if rep.Regions[i].Epoch <= rep.Regions[i-1].Epoch {
-				return nil, violated("epoch %d is behind epoch %d", rep.Regions[i].Epoch, rep.Regions[i-1].Epoch)
+				return nil, violated("epoch %d follows epoch %d", rep.Regions[i].Epoch, rep.Regions[i-1].Epoch)
 			}
 		}
 	}
@@ -486,7 +487,7 @@ func view(mem *storagetest.Mem) (map[uint64]int, error) {
 func within(part, all map[uint64]int) error {
 	for i, n := range part {
 		if have, ok := all[i]; !ok || have != n {
-			return violated("index %d has message %d and had another one, or none: %v, %v", i, n, part, all)
+			return violated("index %d has message %d, but another one or none in the other set: %v, %v", i, n, part, all)
 		}
 	}
 	return nil
@@ -497,14 +498,14 @@ type crash struct {
 	crash storagetest.Crash
 }
 
-// crashes returns ways in which the power may fail: all of them, or limit ones, of which the first are the systematic ones.
+// crashes returns the ways in which the power may fail: all of them, or limit of them, the systematic ones first.
 func (m *moment) crashes(limit int) []crash {
-	// A choice is one out of n.
+	// Each element of a choice selects one of n[i] possibilities.
 	type block struct {
 		name string
 		b    int64
 	}
-	cuts := map[block][]int64{} // sizes that the file had while it ended in the block, and now
+	cuts := map[block][]int64{} // sizes of the file while it ended in the block, and its current size
 	var blocks []block
 	for _, name := range m.mem.Names() {
 		size := int64(len(m.mem.ReadFile(name)))
@@ -551,8 +552,8 @@ func (m *moment) crashes(limit int) []crash {
 	return all
 }
 
-// choices returns every vector v with 0 <= v[i] < n[i] if there are at most limit; otherwise those in which one element differs
-// from all others, those that are one value up to a point and another behind it, and random ones.
+// choices returns every vector v with 0 <= v[i] < n[i] if there are at most limit. Otherwise it returns those in which one element
+// differs from all others, those that change value once, and random ones.
 func choices(n []int, limit int) (all [][]int) {
 	total := 1
 	for _, k := range n {

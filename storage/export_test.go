@@ -21,7 +21,7 @@ func NewHeaderBytes(typ string, id FileID, marker [16]byte) []byte {
 // Generation returns the file's generation, from 1 on.
 func (w *Writer) Generation() uint64 { return w.header.generation }
 
-// Mark adds marks to those that the next checkpoint has, as if so many batches had been appended far from one another.
+// Mark adds n marks to those of the next checkpoint, as if that many batches had been appended far from one another.
 func (w *Writer) Mark(n int) {
 	for i := range n {
 		w.marks = append(w.marks, mark{index: math.MaxUint64 >> (i & 1), offset: math.MaxInt64 >> (i & 1), time: math.MinInt64 >> (i & 1)})
@@ -98,7 +98,7 @@ func MarkedCheckpointBody(prev int64, index uint64, offset, time int64) []byte {
 	return appendCheckpoint(nil, prev, []mark{{index, offset, time}}, nil)
 }
 
-// VerifyBytes runs Verify on bytes that are in memory.
+// VerifyBytes runs Verify on bytes in memory.
 func VerifyBytes(b []byte, o VerifyOptions) (*Report, error) {
 	return Verify(context.Background(), "fuzz.fpl", withFS(o, bytesFS(b)))
 }
@@ -141,13 +141,13 @@ func (b bytesFile) DropCache(int64, int64) error      { panic("not for reading")
 func (b bytesFile) Stat() (Info, error)               { return Info{Size: int64(len(b)), Nlink: 1}, nil }
 func (b bytesFile) Close() error                      { return nil }
 
-// IsGeneration tells whether name is that of a file of the type.
+// IsGeneration reports whether name is the name of a file of the type.
 func IsGeneration(name, typ string) bool {
 	t, _, ok := ParseName(name)
 	return ok && t == typ
 }
 
-// CheckFileSystem is the decision about a file system.
+// CheckFileSystem calls checkFileSystem.
 func CheckFileSystem(t FSType, allowOverlay bool) error {
 	return checkFileSystem("/data", t, allowOverlay)
 }
@@ -158,7 +158,7 @@ func DecodeFileHeader(b []byte) error {
 	return err
 }
 
-// DecodeAnchors runs the decoders of all bodies but those of batches over b, and says whose result is another one once it has been encoded.
+// DecodeAnchors runs the decoders of all anchor bodies over b. It returns an error for a result that changes when it is encoded and decoded again.
 func DecodeAnchors(b []byte) error {
 	if h, err := decodeHolder(b); err == nil && !h.Wall.IsZero() && max(len(h.ID), len(h.Host), len(h.Version)) <= 255 {
 		if again, err := decodeHolder(encodeHolder(h)); err != nil || again != h {
@@ -200,26 +200,26 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 	return recs, err
 }
 
-// Pos returns the offset of the record that the reader looks at next.
+// Pos returns the offset of the next record that the reader examines.
 func (r *Reader) Pos() int64 { return r.scan.pos }
 
-// DurableEnd returns the byte below which everything is durable.
+// DurableEnd returns the offset below which everything is durable.
 func (w *Writer) DurableEnd() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.durableEnd
 }
 
-// KeptBuffers is the size of the buffers that a writer keeps, bytes.
+// KeptBuffers returns the size of the buffers that a writer keeps, in bytes.
 func (w *Writer) KeptBuffers() int { return cap(w.buf) + cap(w.packer.buf) }
 
-// Retraction is one in a list of them, as of a salvage.
+// Retraction is an entry of the list of retractions that salvage keeps.
 type Retraction struct {
 	Offset int64
 	First  uint64
 }
 
-// Retracted adds retractions in their order, and returns how many are kept, and what tells whether a batch was retracted.
+// Retracted adds retractions in order. It returns how many are kept, and a function that reports whether a batch was retracted.
 func Retracted(all []Retraction) (kept int, batch func(offset int64, base uint64) bool) {
 	var rs retractions
 	for _, r := range all {

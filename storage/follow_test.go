@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// follow collects the indexes that a follower returns until ctx ends.
+// follow collects the records that a follower returns until ctx ends, and then its error.
 func follow(t *testing.T, ctx context.Context, fsys storage.FS, o storage.FollowOptions) (chan storage.Record, <-chan error) {
 	t.Helper()
 	o.FS = fsys
@@ -82,8 +82,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestFollowReturnsWhatIsDurable: a batch whose writeback failed is in the page cache and not on the device. A follower does
-// not return it, whoever gets the error.
+// TestFollowReturnsWhatIsDurable: a batch whose writeback failed is in the page cache but not on the device. A follower does not
+// return it, whichever descriptor got the error.
 func TestFollowReturnsWhatIsDurable(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestFollowNoticesReplacement(t *testing.T) {
 	}
 }
 
-// TestFollowRealFile: a descriptor that can only read can sync, and drop the cache.
+// TestFollowRealFile: a read-only descriptor can sync, and drop the cache.
 func TestFollowRealFile(t *testing.T) {
 	dir := t.TempDir()
 	w := mustOpen(t, dir, 1, storage.Options{})
@@ -154,8 +154,8 @@ func TestFollowRealFile(t *testing.T) {
 	}
 }
 
-// TestFollowBrokenChain: where the files do not follow one another a follower says so. It neither waits for what will not come
-// nor goes on in another file.
+// TestFollowBrokenChain: if the files do not follow one another, a follower reports that. It neither waits for records that will
+// never arrive nor continues in another file.
 func TestFollowBrokenChain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -187,7 +187,7 @@ func TestFollowBrokenChain(t *testing.T) {
 	}
 }
 
-// TestFollowLateName: between a look at a file and the look for its successor the writer seals one and names the other.
+// TestFollowLateName: between the follower's look at a file and its look for the successor, the writer seals the file and names the successor.
 func TestFollowLateName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := storagetest.NewMem(512)

@@ -25,7 +25,7 @@ func exampleFile() []byte {
 	return b.data
 }
 
-// TestFormatExample: the example in FORMAT.md is what this package writes, and what it reads.
+// TestFormatExample: the example in FORMAT.md is what this package writes and reads.
 func TestFormatExample(t *testing.T) {
 	file := exampleFile()
 	var want strings.Builder

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSyncProbesTheJournal: where fdatasync may succeed although the journal is gone, a reservation that fails is a sync
-// that failed. Here it fails because the descriptor cannot write, which fdatasync does not mind.
+// TestSyncProbesTheJournal: where fdatasync may succeed although the journal was aborted, a failed reservation counts as a failed
+// sync. Here it fails because the descriptor is read-only, which fdatasync accepts.
 func TestSyncProbesTheJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	f, err := osFS{}.Open(path, ModeCreate)

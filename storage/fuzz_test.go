@@ -14,10 +14,10 @@ import (
 )
 
 // No input may make a decoder panic, hang, or allocate beyond the limits. The fuzz targets run on their seeds in every
-// test run; `make fuzz` looks further: docs/fuzzing.md.
+// test run; `make fuzz` searches further: docs/fuzzing.md.
 
-// fixup puts the right checksums and offsets on everything in b that looks like a record, so that the fuzzer gets past
-// them.
+// fixup writes correct checksums and offsets into everything in b that looks like a record, so that the fuzzer gets past
+// those checks.
 func fixup(b []byte) {
 	if len(b) < 4096 {
 		return
@@ -80,7 +80,7 @@ func FuzzVerify(f *testing.F) {
 		if rep.Size != int64(len(b)) || rep.Torn.End > rep.Size || rep.Err() == nil && rep.NextIndex != rep.FirstIndex+rep.Messages {
 			t.Fatalf("report %+v", rep)
 		}
-		// A reader, and one that starts in the middle, come to an end too, and the first one sees as many records.
+		// A reader from the start and one from the middle also end, and the first one sees the same number of records.
 		seen := readToEnd(t, b, 0)
 		readToEnd(t, b, rep.NextIndex/2+1)
 		if rep.Err() == nil && seen != rep.Messages {
@@ -105,7 +105,7 @@ func readToEnd(t *testing.T, b []byte, from uint64) (n uint64) {
 		}
 		n += uint64(len(recs))
 	}
-	t.Fatal("the reader does not come to an end")
+	t.Fatal("the reader does not end")
 	return 0
 }
 
@@ -163,7 +163,7 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
-// FuzzCompressed lets a batch with good checksums hold any compressed body, and announce any length and count for it.
+// FuzzCompressed builds a batch with good checksums, any compressed body, and any announced length and count.
 func FuzzCompressed(f *testing.F) {
 	body := storage.BatchBody(messages(0, 200))
 	f.Add(storage.Compress(body), uint32(len(body)), uint32(200))
@@ -187,7 +187,7 @@ func FuzzCompressed(f *testing.F) {
 		if bytes > int(raw) || rep.Messages != seen || rep.Err() == nil && seen != uint64(count) || rep.Err() != nil && seen != 0 {
 			t.Fatalf("%d of %d records, %d of %d bytes, %v", seen, count, bytes, raw, rep.Err())
 		}
-		// A reader returns all of the batch or nothing of it.
+		// A reader returns the whole batch or none of it.
 		r, err := storage.OpenReader("fuzz.fpl", storage.ReaderOptions{FS: storage.BytesFS(b.data)})
 		if err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func FuzzCompressed(f *testing.F) {
 	})
 }
 
-// FuzzParseName: what is taken for the name of a type's file is the only name of that generation, and leads nowhere else.
+// FuzzParseName: an accepted name is the only name of its type and generation, and contains no path.
 func FuzzParseName(f *testing.F) {
 	for _, name := range []string{"orders.fpl", "orders@0002.fpl", "orders@2.fpl", "orders@0001.fpl", "a.b@12345.fpl", "../x.fpl", "@0002.fpl", "a@18446744073709551615.fpl", ".fpl",
 		"a@+002.fpl", "a@00002.fpl"} {

@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRotate: a file that is rotated is sealed and names its successor, in which indexes go on, and which has the state.
+// TestRotate: a rotated file is sealed and names its successor, which continues the indexes and has the state.
 func TestRotate(t *testing.T) {
 	x := newWorld(t.TempDir())
 	w := mustOpen(t, x.Dir, 1, storage.Options{Registry: x, Schema: "text"})
@@ -70,7 +70,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// TestWrongGeneration: the newest file must be the one that is registered, and be called what it is.
+// TestWrongGeneration: the newest file must be the registered one, and its name must match its header.
 func TestWrongGeneration(t *testing.T) {
 	x := newWorld("/d")
 	mem := storagetest.NewMem(512)
@@ -96,8 +96,8 @@ func TestWrongGeneration(t *testing.T) {
 	must(t, open())
 }
 
-// TestLateRotationFindsTheSuccessor: A sleeps before it gives its successor a name. B, which listed the directory before A
-// made that file, completes the rotation and works. A wakes: the name is taken, and what B has acknowledged stays.
+// TestLateRotationFindsTheSuccessor: A is paused before it gives its successor a name. B, which listed the directory before A
+// created that file, completes the rotation and works. A resumes: the name is taken, and B's acknowledged messages stay.
 func TestLateRotationFindsTheSuccessor(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	slept := false
@@ -117,13 +117,13 @@ func TestLateRotationFindsTheSuccessor(t *testing.T) {
 	must(t, a.Begin())
 	checkError(t, a.Rotate(), new(*storage.SupersededError), storage.ErrFenced, "orders@0002.fpl")
 	if !slept {
-		t.Fatal("A never came to give its successor a name")
+		t.Fatal("A never tried to give its successor a name")
 	}
 	must(t, x.Check(mem))
 	must(t, x.Finish(mem))
 }
 
-// TestCompact: whatever happened to a file, its compaction has the same records at the same indexes, in fewer batches.
+// TestCompact: whatever the history of a file, its compaction has the same records at the same indexes, in fewer batches.
 func TestCompact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mem := storagetest.NewMem(512)
@@ -156,7 +156,7 @@ func TestCompact(t *testing.T) {
 					t.Fatal(err)
 				}
 				all := mem.ReadFile(w.Path())
-				// Without its padding alone a record is whole again when the next fence is aligned.
+				// A record that lacks only its padding is whole again once the next fence is aligned.
 				mem.WriteFile(w.Path(), all[:rapid.IntRange(len(before), len(all)-9).Draw(t, "cut")])
 			}
 			if rapid.Bool().Draw(t, "rotate") && len(want) > 0 && rapid.Bool().Draw(t, "really") {
@@ -217,7 +217,7 @@ func TestCompact(t *testing.T) {
 			}
 		}
 		if rec, err := r.Next(); err != io.EOF {
-			t.Fatalf("behind the end: %+v, %v", rec, err)
+			t.Fatalf("after the end: %+v, %v", rec, err)
 		}
 		rep, err := storage.Verify(context.Background(), n.Path(), storage.VerifyOptions{FS: mem, Deep: true})
 		if err != nil || rep.Err() != nil || len(rep.Void) > 0 || len(rep.Regions) != 1 {
@@ -228,13 +228,13 @@ func TestCompact(t *testing.T) {
 		}
 		for i, l := range chain[:len(chain)-1] {
 			if replaced := chain.Starts()[l.Path] <= l.First; !replaced && l.First >= first {
-				t.Fatalf("file %d of %d is still needed, though the new one has its records", i+1, len(chain))
+				t.Fatalf("file %d of %d is still needed, although the new one has its records", i+1, len(chain))
 			}
 		}
 	})
 }
 
-// TestCompactSeveralFiles: one file takes the place of several, if all of them are here and whole; otherwise nothing changes.
+// TestCompactSeveralFiles: one file replaces several if all of them are present and whole; otherwise nothing changes.
 func TestCompactSeveralFiles(t *testing.T) {
 	ctx := context.Background()
 	remove := func(g uint64) func(*testing.T, *storagetest.Mem) {
@@ -243,8 +243,8 @@ func TestCompactSeveralFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		from   uint64
 		change func(t *testing.T, m *storagetest.Mem)
-		says   string // "" = it works …
-		files  int    // … with so many files …
+		says   string // "" = it succeeds …
+		files  int    // … with this many files …
 		first  uint64 // … and begins at this index
 	}{
 		"none":              {from: 0, files: 1, first: 30},
@@ -304,9 +304,9 @@ func TestCompactSeveralFiles(t *testing.T) {
 	}
 }
 
-// TestRepair damages a file anywhere behind its header. What a reader can still read, and nothing else, is in the repaired
-// file, at the same index; records of KindLost stand in for the others; the damaged file is as it was, but for what was
-// appended to it; and work goes on.
+// TestRepair damages a file anywhere after its header. The repaired file has exactly the records that a reader can still read,
+// at the same indexes, and records of KindLost in place of the others. The damaged file is unchanged except for appended
+// bytes, and work continues.
 func TestRepair(t *testing.T) {
 	s := newSample(t)
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -325,7 +325,7 @@ func TestRepair(t *testing.T) {
 		must(t, mem.Mkdir("/d"))
 		mem.WriteFile("/d/orders.fpl", data)
 		readable, _ := salvage(t, data)
-		// The registry remembers how far the file was.
+		// The registry has the file's durable index.
 		x := newWorld("/d")
 		x.Entry, x.Registered = storage.Entry{FileID: s.report.FileID, Generation: 1, Epoch: 4, DurableIndex: s.report.NextIndex}, true
 
@@ -358,7 +358,7 @@ func TestRepair(t *testing.T) {
 			case r.Index != uint64(i):
 				t.Fatalf("record %d has index %d", i, r.Index)
 			case r.Kind == storage.KindLost && ok:
-				t.Fatalf("record %d was given up, and is readable", i)
+				t.Fatalf("record %d was given up, but is readable", i)
 			case r.Kind == storage.KindLost:
 				lost++
 				continue
@@ -372,7 +372,7 @@ func TestRepair(t *testing.T) {
 		}
 		if len(report.Damage) == 0 && len(readable) < len(s.records) {
 			refused++
-			t.Errorf("%d of %d records are readable, and the report lists no damage", len(readable), len(s.records))
+			t.Errorf("%d of %d records are readable, but the report lists no damage", len(readable), len(s.records))
 		}
 		mustAppend(t, n, messages(1000, 2))
 		must(t, n.Close())
@@ -387,7 +387,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestRepairIsAskedFor: damage is not repaired by accident, and what is missing at the end is not given up by accident.
+// TestRepairIsAskedFor: without an explicit request damage is not repaired, and records missing at the end are not given up.
 func TestRepairIsAskedFor(t *testing.T) {
 	s := newSample(t)
 	mem := storagetest.NewMem(512)
@@ -417,7 +417,7 @@ func TestRepairIsAskedFor(t *testing.T) {
 
 // The scenarios below are for TestScenarios.
 
-// A rotates, and the power fails: the seal must be there if the successor is.
+// A rotates, and the power fails: if the successor survives, the seal must, too.
 func powerFailsAfterRotation(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	h, err := x.Open(mem)
@@ -427,8 +427,8 @@ func powerFailsAfterRotation(t *testing.T) error {
 	return x.Finish(mem)
 }
 
-// A sleeps before it gives its successor a name. Meanwhile B makes the successor, works, goes on in a third file, and the
-// second one is moved to an archive. A wakes, and finds the name free.
+// A is paused before it gives its successor a name. Meanwhile B creates the successor, works, and continues in a third file,
+// and the second file is moved to an archive. A resumes, and finds the name free.
 func archivedWhileAsleep(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	slept := false
@@ -436,7 +436,7 @@ func archivedWhileAsleep(t *testing.T) error {
 		if c.Op == storagetest.OpLink && !slept {
 			slept = true
 			temp := temporary(mem)
-			must(t, mem.Rename(temp, "/unseen")) // B listed the directory before A made it, and so does not remove it
+			must(t, mem.Rename(temp, "/unseen")) // B listed the directory before A created it, and so does not remove it
 			defer func() { must(t, mem.Rename("/unseen", temp)) }()
 			b, err := x.Open(mem)
 			must(t, err)
@@ -448,7 +448,7 @@ func archivedWhileAsleep(t *testing.T) error {
 	must(t, err)
 	must(t, h.Begin())
 	if err := h.Rotate(); err == nil {
-		must(t, steps(func() error { return h.Append(3) }, h.Ack)) // as far as it knows these were never seen
+		must(t, steps(func() error { return h.Append(3) }, h.Ack)) // as far as A knows, these messages are new
 	} else {
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
 	}
@@ -457,7 +457,7 @@ func archivedWhileAsleep(t *testing.T) error {
 	return x.Finish(mem)
 }
 
-// The checkpoint that a successor begins with rots before anything is behind it.
+// The checkpoint at the start of a successor rots before anything is appended after it.
 func firstCheckpointRots(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	h, err := x.Open(mem)
@@ -466,19 +466,19 @@ func firstCheckpointRots(t *testing.T) error {
 	data := mem.ReadFile(h.Writer.Path())
 	data[len(data)-20] ^= 1
 	mem.WriteFile(h.Writer.Path(), data)
-	x.Acked = map[int]uint64{} // the acknowledgements were lost on their way: everything is delivered again
+	x.Acked = map[int]uint64{} // the acknowledgements were lost in transit: everything is delivered again
 	x.Entry.DurableIndex = 0
 	h, err = x.Open(mem)
 	if err != nil {
-		checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "successor begins with")
+		checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "start of every successor")
 		return nil
 	}
 	must(t, steps(func() error { return h.Append(2) }, h.Ack, func() error { return h.Writer.Close() }))
 	return x.Check(mem)
 }
 
-// A has made its successor and sleeps before it gives it a name. B, which takes over, removes what A made, begins to make
-// its own, and dies. A wakes.
+// A has written its successor and is paused before it gives it a name. B takes over, removes A's file, begins to write its own,
+// and dies. A resumes.
 func halfASuccessorGetsTheName(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	slept := false
@@ -523,7 +523,7 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// TestCompactKeepsCompression: a compaction that is not told to compress does not make a compressed file larger.
+// TestCompactKeepsCompression: a compaction without Compress does not make a compressed file larger.
 func TestCompactKeepsCompression(t *testing.T) {
 	dir := t.TempDir()
 	w := mustOpen(t, dir, 1, storage.Options{Compress: true})
@@ -541,15 +541,15 @@ func TestCompactKeepsCompression(t *testing.T) {
 	size := n.Size()
 	mustAppend(t, n, messages(2000, 100))
 	if grown := n.Size() - size; grown < int64(len(storage.BatchBody(messages(2000, 100)))) {
-		t.Errorf("the writer goes on compressing: %d bytes", grown)
+		t.Errorf("the writer still compresses: %d bytes", grown)
 	}
 	must(t, n.Close())
 }
 
-// TestRegistrySetBack: a registry that was set back by any number of generations gets the newest file again, if the files lead from that
-// back to the one it names. Nothing is lost, and no index is used twice. Otherwise the file is refused, and adopted only when asked.
+// TestRegistrySetBack: a registry that was rolled back by any number of generations gets the newest file again if the files lead from it
+// back to the registered one. Nothing is lost, and no index is used twice. Otherwise the file is refused, and adopted only on request.
 func TestRegistrySetBack(t *testing.T) {
-	// series makes generations that end in different ways, and returns what was registered when the first of each was opened.
+	// series creates generations that end in different ways, and returns the registry entry at the end of each one except the last.
 	series := func(t *testing.T) (x *world, mem *storagetest.Mem, entries []storage.Entry) {
 		x, mem = newMemWorld(t, 512)
 		h, err := x.Open(mem)
@@ -573,7 +573,7 @@ func TestRegistrySetBack(t *testing.T) {
 			h, err := x.Open(mem)
 			must(t, err)
 			if h.Writer.Generation() != 5 || x.Entry.FileID != newest.FileID || x.Entry.Generation != 5 || h.Writer.NextIndex() < newest.DurableIndex {
-				t.Errorf("generation %d from index %d; registered is %+v, before it was set back %+v", h.Writer.Generation(), h.Writer.NextIndex(), x.Entry, newest)
+				t.Errorf("generation %d from index %d; registered is %+v, before the rollback %+v", h.Writer.Generation(), h.Writer.NextIndex(), x.Entry, newest)
 			}
 			must(t, h.Writer.Close())
 			must(t, x.Finish(mem))
@@ -615,7 +615,7 @@ func generationIn(x *world, g uint64) string {
 	return filepath.Join(x.Dir, storage.GenerationName("orders", g))
 }
 
-// TestAdopt: only who asks for it gets a file registered that does not continue the registered one, and never one that lacks what was durable.
+// TestAdopt: a file that does not continue the registered one is registered only on request, and never if it lacks durable records.
 func TestAdopt(t *testing.T) {
 	ctx := context.Background()
 	x, mem := newMemWorld(t, 512)
@@ -659,21 +659,21 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestSuccessorIsNotMadeTwice: A and B find a sealed file without a successor. A makes it and fills it, and it is moved away while B sleeps.
-// B's would have the same identity, and use the indexes of what is in A's again.
+// TestSuccessorIsNotMadeTwice: A and B find a sealed file without a successor. A creates and fills it, and it is moved away while B is
+// paused. B's file would have the same identity, and reuse the indexes of the records in A's.
 func TestSuccessorIsNotMadeTwice(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	died := false
 	h, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if died = died || c.Op == storagetest.OpLink; died {
-			return &storagetest.Fault{Err: io.ErrUnexpectedEOF} // behind the seal
+			return &storagetest.Fault{Err: io.ErrUnexpectedEOF} // after the seal
 		}
 		return nil
 	}})
 	must(t, err)
 	must(t, h.Begin())
 	if err := h.Rotate(); err == nil {
-		t.Fatal("it was to die")
+		t.Fatal("scenario: the writer did not die")
 	}
 	slept := false
 	_, err = x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
@@ -695,7 +695,7 @@ func TestSuccessorIsNotMadeTwice(t *testing.T) {
 	must(t, x.Finish(mem))
 }
 
-// TestEntryIsGone: a registry that lost its entry while a file is in use is not another file's.
+// TestEntryIsGone: a registry that lost its entry while a file is in use is not mistaken for one that names another file.
 func TestEntryIsGone(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	h, err := x.Open(mem)
@@ -706,19 +706,19 @@ func TestEntryIsGone(t *testing.T) {
 	must(t, x.Finish(mem))
 }
 
-// TestGiveUp: when the registered file is lost, whatever is left of the files before it, nobody goes on until somebody asks for it; then a new
-// file takes its place above the index up to which it was durable, what is lost is marked, and the series is sound.
+// TestGiveUp: if the registered file is lost, whatever is left of earlier files, no writer continues until an operator requests it. Then a
+// new file takes its place and continues at the lost file's durable index, the lost records are marked, and the series is sound.
 func TestGiveUp(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		generations int // that there were
+		generations int // number of generations before the loss
 		lose        func(x *world, mem *storagetest.Mem)
 		says        string
-		first       uint64 // that is lost
-		last        uint64 // and the first that is not
+		first       uint64 // the first lost index
+		last        uint64 // the index after the last lost one
 		kept        uint64 // the first index that is left
-		before      uint64 // how many were lost before, the ones before first
-		begins      uint64 // the new file
+		before      uint64 // number of records directly before first that were lost earlier
+		begins      uint64 // first index of the new file
 	}{
 		{"the newest of three", 3, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 3)) }, "generation 3", 10, 12, 0, 0, 10},
 		{"the two newest of three", 3, func(x *world, mem *storagetest.Mem) {
@@ -778,7 +778,7 @@ func TestGiveUp(t *testing.T) {
 			_, err = storage.Open(ctx, x.Dir, "orders", x.Epoch, o)
 			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
 			if got := mem.Names(); !slices.Equal(got, names) {
-				t.Fatalf("nobody accepted a loss, and there are %v instead of %v", got, names)
+				t.Fatalf("without AcceptLoss the files changed: %v instead of %v", got, names)
 			}
 
 			o.AcceptLoss = true
@@ -796,7 +796,7 @@ func TestGiveUp(t *testing.T) {
 			}
 			if w.Generation() != was.Generation+1 || w.NextIndex() != c.last || x.Entry.FileID != w.FileID() || x.Entry.Generation != was.Generation+1 ||
 				x.Entry.DurableIndex != c.last {
-				t.Errorf("generation %d goes on at %d, registered is %+v", w.Generation(), w.NextIndex(), x.Entry)
+				t.Errorf("generation %d continues at %d, registered is %+v", w.Generation(), w.NextIndex(), x.Entry)
 			}
 			mustAppend(t, w, messages(20, 3))
 			must(t, w.Close())

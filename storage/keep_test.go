@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// keepers are the file systems on which old files are removed.
+// keepers are the file systems on which the tests remove old files.
 var keepers = map[string]func(testing.TB) (*world, storage.FS){
 	"disk":  func(t testing.TB) (*world, storage.FS) { return newMemWorld(t, 512) },
 	"slots": func(t testing.TB) (*world, storage.FS) { x, mem := newSlotsWorld(t); return x, slotsOf(mem) },
@@ -37,7 +37,7 @@ func eachKeeper(t *testing.T, test func(*testing.T, *world, storage.FS)) {
 	}
 }
 
-// fourFiles makes files: 1 (messages 0 to 5) and 2 (6 and 7), which is replaced by 3 (and 8), and 4 (9), which is the newest.
+// fourFiles creates four files: 1 (messages 0 to 5), 2 (6 and 7), 3 (also 8), which replaces 2, and 4 (9), the newest.
 func fourFiles(t *testing.T, x *world, fsys storage.FS) {
 	t.Helper()
 	h, err := x.Open(fsys)
@@ -59,7 +59,7 @@ func old(r *storage.KeepReport) (g []uint64) {
 	return g
 }
 
-// TestKeep: what is removed by age, by size, and because it was replaced.
+// TestKeep: files are removed by age, by size, and because they were replaced.
 func TestKeep(t *testing.T) {
 	sizes := func(x *world, fsys storage.FS) (s []int64) {
 		c, _ := storage.ReadChain(fsys, x.Dir, "orders")
@@ -125,7 +125,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRefuses: nothing is removed while it is not certain that the rest is all there.
+// TestKeepRefuses: nothing is removed unless all the other files are certain to be present.
 func TestKeepRefuses(t *testing.T) {
 	flip := func(fsys storage.FS, path string) {
 		mem := fsys.(*storagetest.Mem)
@@ -161,12 +161,12 @@ func TestKeepRefuses(t *testing.T) {
 			}
 			after, err := mem.List(x.Dir, "orders")
 			if must(t, err); !slices.Equal(before, after) {
-				t.Errorf("there were %q, there are %q", before, after)
+				t.Errorf("before: %q, after: %q", before, after)
 			}
 		})
 	}
 
-	// A file whose end cannot be read is not known to be sealed, and stays, and with it all behind it.
+	// A file with an unreadable end is not known to be sealed, so it and all later files are kept.
 	x, mem := newMemWorld(t, 512)
 	fourFiles(t, x, mem)
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
@@ -181,8 +181,8 @@ func TestKeepRefuses(t *testing.T) {
 	}
 }
 
-// TestKeepOfASealedFile: the newest file stays when it is sealed, whatever the registry says: the state that its successor begins with is
-// in it.
+// TestKeepOfASealedFile: the newest file is kept even if it is sealed, whatever the registry says: it contains the state that its
+// successor begins with.
 func TestKeepOfASealedFile(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	fourFiles(t, x, mem)
@@ -195,7 +195,7 @@ func TestKeepOfASealedFile(t *testing.T) {
 	}
 }
 
-// TestKeepWithTimesOutOfOrder: files whose clocks were behind stay as long as one before them does.
+// TestKeepWithTimesOutOfOrder: files whose writers' clocks were behind are kept as long as an earlier file is.
 func TestKeepWithTimesOutOfOrder(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	fourFiles(t, x, mem)
@@ -219,7 +219,7 @@ func setCreated(t *testing.T, mem *storagetest.Mem, path string, at time.Time) {
 	mem.WriteFile(path, b)
 }
 
-// TestKeepOnADiskThatLosesPower: whatever of the removals the disk has, what is there begins with any file, and has no gaps.
+// TestKeepOnADiskThatLosesPower: whichever removals reach the disk, the remaining files have no gaps.
 func TestKeepOnADiskThatLosesPower(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	fourFiles(t, x, mem)
@@ -244,7 +244,7 @@ func TestKeepOnADiskThatLosesPower(t *testing.T) {
 	}
 }
 
-// TestKeepStopsAtEveryRequest: a removal that ends at any request is ended by the next one, and what is left of the files is whole
+// TestKeepStopsAtEveryRequest: a removal interrupted at any request is finished by the next Keep, and the remaining files are whole
 // meanwhile.
 func TestKeepStopsAtEveryRequest(t *testing.T) {
 	for _, applied := range []bool{false, true} {
@@ -289,7 +289,7 @@ func TestKeepStopsAtEveryRequest(t *testing.T) {
 	}
 }
 
-// first is that of every second request.
+// first returns the number of the first of every second request.
 func first(odd bool) int {
 	if odd {
 		return 1
@@ -297,21 +297,21 @@ func first(odd bool) int {
 	return 0
 }
 
-// checkSwept fails if more of the files before the first one that is kept is left than what keeps writers from appending to them.
+// checkSwept fails if more is left of the files before the first kept one than the slots that keep writers from appending to them.
 func checkSwept(t *testing.T, mem *slotstest.Mem, first storage.Link) {
 	t.Helper()
 	for g := uint64(1); g < first.Generation; g++ {
 		folder := fmt.Sprintf("orders/%08d", g)
 		nonces, _ := mem.Folders(t.Context(), folder)
 		entries, _ := mem.List(t.Context(), folder+"/"+nonces[0])
-		// The first one, the fences of two sessions at most, and the seal.
+		// The first slot, the fences of at most two sessions, and the seal.
 		if len(entries) > 4 {
 			t.Fatalf("left of generation %d: %v", g, entries)
 		}
 	}
 }
 
-// TestKeepAndReaders: a reader whose file is removed under it reports that, and no damage.
+// TestKeepAndReaders: a reader whose file is removed while it reads reports that, and no damage.
 func TestKeepAndReaders(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	fourFiles(t, x, slotsOf(mem))
@@ -338,7 +338,7 @@ func TestKeepAndReaders(t *testing.T) {
 	}
 }
 
-// TestKeepWithOldListings: whatever a listing leaves out, the newest file is found behind those that were removed.
+// TestKeepWithOldListings: whatever a listing omits, the newest file is found after the removed ones.
 func TestKeepWithOldListings(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	fourFiles(t, x, slotsOf(mem))
@@ -367,7 +367,7 @@ func TestKeepWithOldListings(t *testing.T) {
 	}
 }
 
-// TestHalfRemovedWithoutItsFirstSlot: without its first slot the removal of a file is not finished, and not reported as if it were.
+// TestHalfRemovedWithoutItsFirstSlot: without its first slot the removal of a file is not finished, and not reported as finished.
 func TestHalfRemovedWithoutItsFirstSlot(t *testing.T) {
 	for _, first := range [][]byte{nil, []byte("short")} {
 		x, mem := newSlotsWorld(t)

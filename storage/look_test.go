@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// TestRefusedOpensLeaveNoFence: a worker that is refused, and restarted again and again, adds nothing to the file, or the fence of
-// its first start at most.
+// TestRefusedOpensLeaveNoFence: a worker that is refused and restarted repeatedly adds at most the fence of its first start to the
+// file.
 func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	const starts = 5
 	t.Run("an old copy", func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 		x.Epoch, x.Entry.Epoch = 1, 1
 		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 0, storage.ErrFenced)
 	})
-	// What the caller of Open cannot take in, and no checksum tells.
+	// Content that the caller of Open rejects although its checksums are good.
 	for what, spoil := range map[string]func(*holder) error{
 		"a state": func(h *holder) error { return h.Writer.Checkpoint([]byte("of a later version")) },
 		"a state in the middle of the interval": func(h *holder) error {
@@ -75,7 +75,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	}
 	t.Run("damage", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		// Behind the last checkpoint, before the last batch. The end of the file is in order, so the first start cannot tell.
+		// After the last checkpoint, before the last batch. The end of the file is healthy, so the first start cannot detect it.
 		h, err := x.Open(mem)
 		must(t, err)
 		from := len(mem.ReadFile(x.Path()))
@@ -87,7 +87,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	})
 }
 
-// refusedEachTime opens the file again and again, with the next epochs, which leaves the given number of fences.
+// refusedEachTime opens the file repeatedly, with increasing epochs, and checks that only the first starts, as many as fences says, leave one.
 func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, starts, fences int, category error) {
 	t.Helper()
 	before := size()
@@ -101,17 +101,17 @@ func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, s
 		}
 		if i < fences {
 			if size() == before {
-				t.Errorf("start %d has left no fence", i+1)
+				t.Errorf("start %d left no fence", i+1)
 			}
 			before = size()
 		}
 		if size() != before {
-			t.Errorf("start %d has left something in the file: %d, and %d before", i+1, size(), before)
+			t.Errorf("start %d changed the file: size %d, before %d", i+1, size(), before)
 		}
 	}
 }
 
-// TestRehearsalIsNotUsed: what is rehearsed before the fence is nobody's state. It is asked for only where a writer did not get in.
+// TestRehearsalIsNotUsed: the state rehearsed before the fence is not used. Open rehearses only if an earlier Open did not complete.
 func TestRehearsalIsNotUsed(t *testing.T) {
 	x, mem := newMemWorld(t, 4096)
 	h, err := x.Open(mem)
@@ -139,10 +139,10 @@ func TestRehearsalIsNotUsed(t *testing.T) {
 	check("a file in order", "real state", "real record")
 	deadFence(t, x, mem)
 	must(t, open(mem))
-	check("behind the fence of the dead", "rehearsed state", "rehearsed record", "real state", "real record")
+	check("after a dead writer's fence", "rehearsed state", "rehearsed record", "real state", "real record")
 }
 
-// TestFenceOfTheDead: a writer that died behind its fence is no reason to refuse the next one.
+// TestFenceOfTheDead: a writer that died after its fence is no reason to refuse the next one.
 func TestFenceOfTheDead(t *testing.T) {
 	t.Run("in a file", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
@@ -162,8 +162,8 @@ func TestFenceOfTheDead(t *testing.T) {
 	})
 }
 
-// TestLookBesideALoss: while a worker looks before its fence, what it has read from the page cache is lost in a failed write, and
-// another worker takes over without it. That is no damage, whatever call of the looking worker it falls into.
+// TestLookBesideALoss: during a worker's look before its fence, data that it has read from the page cache is lost in a failed write,
+// and another worker takes over without that data. That is not damage, whichever call of the looking worker it interrupts.
 func TestLookBesideALoss(t *testing.T) {
 	for what, undurable := range map[string]func(*holder) error{
 		"records":      func(h *holder) error { return h.Append(2) },
@@ -205,13 +205,13 @@ func TestLookBesideALoss(t *testing.T) {
 				must(t, x.Finish(mem))
 			}
 			if looked < 20 {
-				t.Errorf("it was disturbed in %d calls", looked)
+				t.Errorf("only %d calls were disturbed", looked)
 			}
 		})
 	}
 }
 
-// deadFence makes a process that dies behind its fence.
+// deadFence opens the file with a writer that dies after its fence.
 func deadFence(t *testing.T, x *world, fsys storage.FS) {
 	t.Helper()
 	dies := errors.New("the process has ended")
@@ -228,7 +228,7 @@ func deadFence(t *testing.T, x *world, fsys storage.FS) {
 	}
 }
 
-// TestCheckedAgainBehindTheFence: what is written between the look and the fence counts.
+// TestCheckedAgainBehindTheFence: records written between the look and the fence count.
 func TestCheckedAgainBehindTheFence(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	x.Epoch++
@@ -244,7 +244,7 @@ func TestCheckedAgainBehindTheFence(t *testing.T) {
 		return nil
 	}
 	if _, err := x.OpenEpoch(slotsOf(tap), mine); !errors.Is(err, storage.ErrFenced) {
-		t.Errorf("a lower epoch behind a higher one: %v", err)
+		t.Errorf("a lower epoch after a higher one: %v", err)
 	}
 	must(t, x.Finish(slotsOf(mem)))
 }

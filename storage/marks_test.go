@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// marked makes a file of batches of ten messages, 80 KiB each, in two checkpoint intervals of half of them, and returns its path.
+// marked creates a file of batches of ten messages, 80 KiB each, in two checkpoint intervals of equal length, and returns its path.
 func marked(t *testing.T, fsys storage.FS, batches int) string {
 	t.Helper()
 	w := mustOpen(t, "/d", 1, storage.Options{FS: fsys})
@@ -32,7 +32,7 @@ func marked(t *testing.T, fsys storage.FS, batches int) string {
 	return w.Path()
 }
 
-// readFrom reads all messages from an index on, and checks that they are those.
+// readFrom reads all messages from an index on, and checks them.
 func readFrom(t *testing.T, path string, from, n uint64, o storage.ReaderOptions) {
 	t.Helper()
 	o.From = from
@@ -49,8 +49,8 @@ func readFrom(t *testing.T, path string, from, n uint64, o storage.ReaderOptions
 	}
 }
 
-// TestReaderStartsAtAMark: a reader that is asked for an index reads the checkpoints behind it, and not the interval before it. So it is in
-// a store, where that is the number of requests.
+// TestReaderStartsAtAMark: a reader from an index on reads the checkpoints after it, and not the whole interval before it. The same holds in
+// a store, where it bounds the number of requests.
 func TestReaderStartsAtAMark(t *testing.T) {
 	const batches, each = 240, 10
 	firstRecord := func(from uint64, o storage.ReaderOptions, path string) {
@@ -91,7 +91,7 @@ func TestReaderStartsAtAMark(t *testing.T) {
 	}
 }
 
-// TestMarkBehindTheEnd: a mark may name any offset. Where an int has 32 bits, those of more than 2 GiB do not fit into it.
+// TestMarkBehindTheEnd: a mark may name any offset, even one that overflows a 32-bit int.
 func TestMarkBehindTheEnd(t *testing.T) {
 	for _, behind := range []int64{1, 1 << 31, 3 << 30, 5 << 29, 1 << 40} {
 		b := newBuilder()
@@ -103,7 +103,7 @@ func TestMarkBehindTheEnd(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfVeryManyBatches: marks that do not fit in a checkpoint beside its state are left out, and nobody misses them.
+// TestCheckpointOfVeryManyBatches: marks that do not fit in a checkpoint beside its state are omitted, and readers do not need them.
 func TestCheckpointOfVeryManyBatches(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
@@ -123,8 +123,8 @@ func TestCheckpointOfVeryManyBatches(t *testing.T) {
 	}
 }
 
-// TestReaderDoesWithoutMarks: where a mark names a batch that is damaged the reader begins at the checkpoint before, and says what
-// is damaged.
+// TestReaderDoesWithoutMarks: if a mark names a damaged batch, the reader begins at the checkpoint before it, and reports the
+// damage.
 func TestReaderDoesWithoutMarks(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	path := marked(t, mem, 20)

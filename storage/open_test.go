@@ -18,14 +18,14 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// rehash puts the right checksum on a changed header page.
+// rehash writes the correct checksum into a changed header page.
 func rehash(b []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	binary.LittleEndian.PutUint32(b[4092:], crc32.Update(crc32.Checksum(b[16:32], table), table, b[:4092]))
 	return b
 }
 
-// TestRefusedFiles: what is at the path is not what was asked for. Nothing is changed, and the error says what to do.
+// TestRefusedFiles: the file at the path is not the requested one. Nothing is changed, and the error names a remedy.
 func TestRefusedFiles(t *testing.T) {
 	good := func() []byte {
 		return storage.NewHeaderBytes("orders", storage.FileID{1, 2, 3}, [16]byte{4, 5, 6})
@@ -168,7 +168,7 @@ func TestRefusedPaths(t *testing.T) {
 	}
 }
 
-// TestRegistry: the registry tells a wrong volume and an old copy. CheckRegistered finds the same, and changes nothing.
+// TestRegistry: the registry exposes a wrong volume and an old copy. CheckRegistered finds the same, and changes nothing.
 func TestRegistry(t *testing.T) {
 	refused := func(t *testing.T, x *world, fsys storage.FS, texts ...string) {
 		t.Helper()
@@ -182,7 +182,7 @@ func TestRegistry(t *testing.T) {
 		before := mem.ReadFile(x.Path())
 		must(t, storage.CheckRegistered(mem, x.Dir, "orders", x.Entry))
 		if !bytes.Equal(before, mem.ReadFile(x.Path())) {
-			t.Error("looking has changed the file")
+			t.Error("the check changed the file")
 		}
 	})
 	t.Run("a successor that is not registered yet", func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestRegistry(t *testing.T) {
 		must(t, err)
 		x.Entry.FileID[0] ^= 1
 		checkError(t, h.Writer.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity)
-		must(t, h.Append(1)) // the file itself is as before
+		must(t, h.Append(1)) // the file itself is unchanged
 		checkError(t, h.Writer.Close(), new(*storage.RegistryMismatch), storage.ErrIntegrity)
 	})
 }
@@ -308,7 +308,7 @@ func (b brokenRegistry) Update(ctx context.Context, typ string, e storage.Entry)
 	return b.Registry.Update(ctx, typ, e)
 }
 
-// TestLimits: what exceeds a limit is refused as a whole, and the writer goes on; what just fits, fits.
+// TestLimits: a batch that exceeds a limit is refused as a whole, and the writer continues; one exactly at the limits is accepted.
 func TestLimits(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
@@ -341,7 +341,7 @@ func TestLimits(t *testing.T) {
 	}
 	mustAppend(t, w, fits)
 	most := storage.MaxBatchRecords
-	if raceEnabled { // a million records take half a minute then
+	if raceEnabled { // a million records take half a minute with the race detector
 		most = 1000
 	}
 	tiny := make([]storage.Record, most)
@@ -391,8 +391,8 @@ func TestRecordSizeIsAnUpperBound(t *testing.T) {
 	}
 }
 
-// TestCheckpointBoundsWhatAnOpenReads: however long the file, a new writer reads one interval, and knows what a reader
-// of the whole file knows.
+// TestCheckpointBoundsWhatAnOpenReads: however long the file, a new writer reads one interval, and gets the same state as a
+// reader of the whole file.
 func TestCheckpointBoundsWhatAnOpenReads(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	const interval = 256 << 10
@@ -400,7 +400,7 @@ func TestCheckpointBoundsWhatAnOpenReads(t *testing.T) {
 	n, epoch, due := 0, uint64(0), 0
 	var w *storage.Writer
 	for n < 3000 {
-		if n%500 == 0 { // a new writer now and then, some without a checkpoint of their own
+		if n%500 == 0 { // a new writer from time to time, some without a checkpoint of their own
 			epoch++
 			w = mustOpen(t, "/d", epoch, o)
 		}
@@ -459,7 +459,7 @@ func TestCheckpointBoundsWhatAnOpenReads(t *testing.T) {
 	}
 }
 
-// TestCheckpointAfterBatches: many small batches make a checkpoint due as well; what earlier writers left behind counts.
+// TestCheckpointAfterBatches: many small batches also make a checkpoint due; batches of earlier writers count.
 func TestCheckpointAfterBatches(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	for epoch := uint64(1); epoch <= 3; epoch++ {
@@ -479,7 +479,7 @@ func TestCheckpointAfterBatches(t *testing.T) {
 	}
 }
 
-// TestCheckpointComesAfterASync: it is never written before everything below it is durable.
+// TestCheckpointComesAfterASync: a checkpoint is written only after everything before it is durable.
 func TestCheckpointComesAfterASync(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
@@ -494,8 +494,8 @@ func TestCheckpointComesAfterASync(t *testing.T) {
 	}
 }
 
-// TestSealedFile: a file that was closed for good names its successor; nobody writes to it. A seal without the checkpoint
-// that belongs before it was not written by a Writer: there is no state to make the successor with.
+// TestSealedFile: a sealed file names its successor, and no writer appends to it. A seal without a checkpoint before it was not
+// written by a Writer: there is no state to create the successor with.
 func TestSealedFile(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
@@ -522,7 +522,7 @@ func TestSealedFile(t *testing.T) {
 	}
 }
 
-// TestUnknownCodec: a batch of a codec from the future is valid, and cannot be read by this version. That is no damage.
+// TestUnknownCodec: a batch with a future codec is valid, but this version cannot read it. That is not damage.
 func TestUnknownCodec(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
@@ -542,7 +542,7 @@ func TestUnknownCodec(t *testing.T) {
 	}
 }
 
-// builder puts a file together record by record, as a writer does that syncs its fence and nothing more.
+// builder assembles a file record by record, like a writer that syncs its fence and nothing more.
 type builder struct {
 	data           []byte
 	epoch, session uint64
@@ -578,7 +578,7 @@ func (b *builder) packedBatch(recs []storage.Record) {
 	b.addRaw("FPB1", storage.Compress(body), uint32(len(recs)), 1, recs[0].Time, uint32(len(body)))
 }
 
-// add appends a record that fits.
+// add appends a record that continues the file.
 func (b *builder) add(magic string, body []byte, count uint32, flags uint16, baseTime int64) {
 	b.addRaw(magic, body, count, flags, baseTime, 0)
 }
@@ -594,7 +594,7 @@ func (b *builder) addRaw(magic string, body []byte, count uint32, flags uint16, 
 	}
 }
 
-// TestSyncCoversWhatWasAppendedBefore: a batch that lands while a sync is under way may not be durable when that returns.
+// TestSyncCoversWhatWasAppendedBefore: a batch that lands during a sync may not be durable when the sync returns.
 func TestSyncCoversWhatWasAppendedBefore(t *testing.T) {
 	var w *storage.Writer
 	during := func() {}
@@ -619,7 +619,7 @@ func TestSyncCoversWhatWasAppendedBefore(t *testing.T) {
 	}
 }
 
-// TestWhoCreatesLateFindsTheFirst: while one makes the file, somebody else makes it, and writes to it.
+// TestWhoCreatesLateFindsTheFirst: while a writer creates the file, another writer creates it first and writes to it.
 func TestWhoCreatesLateFindsTheFirst(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	first := true
@@ -637,7 +637,7 @@ func TestWhoCreatesLateFindsTheFirst(t *testing.T) {
 	}
 }
 
-// TestEqualEpochIsRefused: two who were given the same epoch do not both write, even without a registry.
+// TestEqualEpochIsRefused: two writers with the same epoch cannot both write, even without a registry.
 func TestEqualEpochIsRefused(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	must(t, mustOpen(t, "/d", 5, storage.Options{FS: mem}).Close())

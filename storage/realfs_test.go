@@ -23,8 +23,8 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 )
 
-// Tests on real ext4 and xfs volumes in loop devices. They need root, loop devices, and mkfs of the kind. Without these they
-// are skipped, unless the variable is 1.
+// Tests on real ext4 and xfs volumes in loop devices. They need root, loop devices, and mkfs for the file system. Without these
+// they are skipped, unless the variable is 1.
 const envRequireRealFS = "FENCEPOST_TEST_REQUIRE_REALFS"
 
 // volume is a file system in an image file.
@@ -41,7 +41,7 @@ var volumes = []struct {
 }{
 	// Without the lazy initialization all of the file system's own blocks exist in the image from the start.
 	{"ext4", 64 << 20, []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_journal_init=0,lazy_itable_init=0"}},
-	{"xfs", 300 << 20, []string{"mkfs.xfs", "-q"}}, // the smallest there is
+	{"xfs", 300 << 20, []string{"mkfs.xfs", "-q"}}, // the minimum size
 }
 
 // onVolumes runs a test on a new volume of each kind, whose image is in backing, or in a temporary directory if backing is nil.
@@ -66,7 +66,7 @@ func onVolumes(t *testing.T, backing func(t *testing.T) string, test func(t *tes
 	}
 }
 
-// unavailable skips a test for want of something that the machine does not have.
+// unavailable skips a test because the machine lacks something it needs.
 func unavailable(t *testing.T, err error) {
 	t.Helper()
 	if os.Getenv(envRequireRealFS) == "1" {
@@ -84,10 +84,10 @@ func command(t *testing.T, name string, args ...string) error {
 	return nil
 }
 
-// mount mounts the volume until the test ends. The loop device goes away with it.
+// mount mounts the volume until the test ends. The loop device is removed with it.
 func (v *volume) mount(t *testing.T) error {
 	t.Helper()
-	// A long commit interval: what reaches the device is what syncs bring there.
+	// A long commit interval, so that only syncs write to the device.
 	options := "loop,commit=300"
 	if v.kind == "xfs" {
 		options = "loop,nouuid"
@@ -104,12 +104,12 @@ func (v *volume) unmount(t *testing.T) {
 	must(t, unix.Unmount(v.dir, 0))
 }
 
-// afterPowerFailure returns a copy of the volume as its device is now, mounted: the journal is replayed.
+// afterPowerFailure returns a mounted copy of the volume with the current content of its device; mounting replays the journal.
 func (v *volume) afterPowerFailure(t *testing.T) *volume {
 	t.Helper()
 	c := &volume{kind: v.kind, image: v.image + ".copy", dir: t.TempDir()}
-	// The file system writes by itself, also while the copy is made. If the image then equals the copy, each block was the same from
-	// when it was copied until it was compared: so the copy is what the device had at the moment between.
+	// The file system writes on its own, even during the copy. If the image then equals the copy, no block changed between its copy and
+	// its comparison, so the copy is the content of the device at the moment in between.
 	for range 20 {
 		must(t, command(t, "cp", "--sparse=always", v.image, c.image))
 		if command(t, "cmp", "--silent", v.image, c.image) == nil {
@@ -117,11 +117,11 @@ func (v *volume) afterPowerFailure(t *testing.T) *volume {
 			return c
 		}
 	}
-	t.Fatal("the device changes all the time")
+	t.Fatal("the device keeps changing")
 	return nil
 }
 
-// TestRealTakeover: two writers, and one that goes on behind its successor's fence.
+// TestRealTakeover: two writers, one of which continues after its successor's fence.
 func TestRealTakeover(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		x := newWorld(filepath.Join(v.dir, "files"))
@@ -139,8 +139,8 @@ func TestRealTakeover(t *testing.T) {
 		if err := a.Append(1); !errors.Is(err, storage.ErrFenced) {
 			t.Errorf("the old holder: %v", err)
 		}
-		if err := b.Append(1); !errors.Is(err, storage.ErrFenced) { // the zombie's record is where b's was to be
-			t.Errorf("the successor, behind a zombie's record: %v", err)
+		if err := b.Append(1); !errors.Is(err, storage.ErrFenced) { // the zombie's record is where b's should land
+			t.Errorf("the successor, after a zombie's record: %v", err)
 		}
 		if err := x.Finish(storage.OS()); err != nil {
 			t.Error(err)
@@ -164,8 +164,8 @@ func TestRealFullDisk(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) { testFullDisk(t, v.dir) })
 }
 
-// TestRealPowerFailure copies the device of a mounted volume in the middle of a worker's session, time and again, and looks at
-// the copies: what was acknowledged is there, and the next worker goes on.
+// TestRealPowerFailure repeatedly copies the device of a mounted volume in the middle of a worker's session, and checks the
+// copies: all acknowledged messages are there, and the next worker continues.
 func TestRealPowerFailure(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		began := time.Now()
@@ -199,22 +199,22 @@ func TestRealPowerFailure(t *testing.T) {
 				forgot++
 			}
 			if err := y.Check(storage.OS()); err != nil {
-				t.Errorf("power failure behind step %d: %v", i, err)
+				t.Errorf("power failure after step %d: %v", i, err)
 			}
 			if err := y.Finish(storage.OS()); err != nil {
-				t.Errorf("power failure behind step %d: %v", i, err)
+				t.Errorf("power failure after step %d: %v", i, err)
 			}
 			c.unmount(t)
 		}
 		b.Close()
-		// The kernel writes by itself every few seconds: on a machine that is so slow a failure may cost nothing.
+		// The kernel writes on its own every few seconds: on a slow machine a failure may therefore lose nothing.
 		if len(x.Acked) < 8 || forgot < 3 && time.Since(began) < 4*time.Second {
-			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.Acked), forgot)
+			t.Errorf("too easy: %d messages were acknowledged, %d failures lost unacknowledged records", len(x.Acked), forgot)
 		}
 	})
 }
 
-// asked is a context in which something happens whenever it is asked whether it has ended: between two steps of an operation.
+// asked is a context that calls then in every call of Err: between two steps of an operation.
 type asked struct {
 	context.Context
 	then func()
@@ -225,7 +225,7 @@ func (a asked) Err() error {
 	return a.Context.Err()
 }
 
-// TestRealSharedDirectory: a value that was created, or was in the way of a create, is whole after a power failure.
+// TestRealSharedDirectory: a value that was created, or whose existence made a create fail, is whole after a power failure.
 func TestRealSharedDirectory(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		s, err := dirslots.Open(v.dir)
@@ -261,8 +261,8 @@ func TestRealSharedDirectory(t *testing.T) {
 	})
 }
 
-// TestRealIOError lets the device refuse writes: the image is on a tmpfs that has become full. The file system below reports
-// what it could not write when it is synced, and its page cache keeps showing it.
+// TestRealIOError makes the device refuse writes: the image is on a full tmpfs. The file system in the image reports failed writes
+// when it is synced, but its page cache still shows the data.
 func TestRealIOError(t *testing.T) {
 	var tmpfs string
 	small := func(t *testing.T) string {
@@ -292,7 +292,7 @@ func TestRealIOError(t *testing.T) {
 		_, err = a.Writer.Sync()
 		var dead *storage.PoisonedError
 		if !errors.As(err, &dead) || !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("the device did not take the bytes, and Sync said %v", err)
+			t.Fatalf("the device refused the bytes, but Sync returned %v", err)
 		}
 		t.Logf("Sync: %v", dead.Cause)
 		_, again := a.Writer.Sync()
@@ -303,7 +303,7 @@ func TestRealIOError(t *testing.T) {
 		}
 		must(t, os.Remove(ballast))
 
-		// Every reader of the page cache sees the batch; nothing of it is on the device, or not all.
+		// Every reader of the page cache sees the batch, but it is not, or not completely, on the device.
 		info, err := os.Stat(x.Path())
 		must(t, err)
 		cached := count(x.Path())
@@ -314,13 +314,13 @@ func TestRealIOError(t *testing.T) {
 		}
 		x.Published = 20
 		b, err := x.Open(storage.OS())
-		if errors.Is(err, syscall.EIO) { // ext4: the fence came to stand in a block that the device had refused
+		if errors.Is(err, syscall.EIO) { // ext4: the fence landed in a block that the device had refused
 			t.Logf("first takeover: %v", err)
 			b, err = x.Open(storage.OS())
 		}
 		must(t, err)
 		if n := b.Writer.NextIndex(); n != acked {
-			t.Errorf("the successor found %d records, and %d are durable", n, acked)
+			t.Errorf("the successor found %d records, but %d are durable", n, acked)
 		}
 		must(t, steps(appends(b, 2), b.Ack, b.Writer.Close))
 		v.unmount(t)
@@ -349,7 +349,7 @@ func count(path string) (n uint64) {
 	}
 }
 
-// fill writes until there is no room, and returns the path of what it wrote.
+// fill writes a file until the disk is full, and returns its path.
 func fill(t *testing.T, dir string) string {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "ballast"))

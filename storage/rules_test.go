@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// TestScenarios: for each safety rule there is a scenario in which it matters. Without the rule (see docs/mutants.md) the oracle finds a lost,
-// repeated or wrong record.
+// TestScenarios has a scenario for each safety rule in which the rule matters. Without the rule (see docs/mutants.md) the oracle finds a
+// lost, repeated or wrong record.
 func TestScenarios(t *testing.T) {
 	for name, scenario := range map[string]func(t *testing.T) error{
 		"a landing is checked":                              shortWriteFilledUpByAFence,
@@ -52,7 +52,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// fenced tells whether a step failed the way a rule makes it fail; then the holder is out and the scenario goes on.
+// fenced accepts a step that succeeds, or that fails as a rule makes it fail: the holder is then fenced, and the scenario continues.
 func fenced(t *testing.T, err error) {
 	t.Helper()
 	var p *storage.PoisonedError
@@ -61,7 +61,7 @@ func fenced(t *testing.T, err error) {
 	}
 }
 
-// A's write is cut short by exactly the length of a fence, and a successor's fence fills the file up to where A
+// A's write is cut short by exactly the length of a fence, and a successor's fence extends the file to where A
 // expects its end.
 func shortWriteFilledUpByAFence(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
@@ -153,14 +153,14 @@ func successorAcksWhatItFinds(t *testing.T) error {
 	return x.Finish(mem)
 }
 
-// A's sync fails and A stops; its batch is still in the page cache when B takes over.
+// A's sync fails and A stops. Its batch is still in the page cache when B takes over.
 func predecessorsSyncFailed(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	a, err := x.Open(mem)
 	must(t, err)
 	must(t, a.Ack())
 	for range 6 {
-		must(t, a.Append(3)) // more than a page, or the fence would be written together with it
+		must(t, a.Append(3)) // more than a page; otherwise the fence would be written together with it
 	}
 	mem.FailWriteback(x.Path(), nil)
 	if err := a.Ack(); err == nil {
@@ -174,7 +174,7 @@ func predecessorsSyncFailed(t *testing.T) error {
 	return x.Finish(mem)
 }
 
-// B's fence is not written, and A's sync takes the error; B's finds nothing to do and succeeds.
+// B's fence is not written, and A's sync consumes the error; B's sync finds nothing to do and succeeds.
 func fenceWasNotWritten(t *testing.T) error {
 	x, mem := newMemWorld(t, 512, func(m *storagetest.Mem) { m.ErrorOnce = true })
 	a, err := x.Open(mem)
@@ -186,7 +186,7 @@ func fenceWasNotWritten(t *testing.T) error {
 			failed = true
 			mem.FailWriteback(x.Path(), nil)
 			if err := a.Ack(); !errors.Is(err, syscall.EIO) {
-				t.Fatalf("scenario: A was to be told, got %v", err)
+				t.Fatalf("scenario: A should get the error, got %v", err)
 			}
 		}
 		return nil
@@ -229,7 +229,7 @@ func holderAppendsDuringTakeover(t *testing.T) error {
 	must(t, err)
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpAppend && len(c.Data) > 0 {
-			fenced(t, a.Append(2)) // lands: B's fence was not there when A looked
+			fenced(t, a.Append(2)) // lands: B's fence is not in the file yet
 			fenced(t, a.Ack())
 		}
 		return nil
@@ -242,7 +242,7 @@ func holderAppendsDuringTakeover(t *testing.T) error {
 	return x.Check(mem)
 }
 
-// The lock forgets its token: a new writer comes with an epoch below the holder's, and another one, whose epoch is above that of the
+// The lock loses its token: a new writer opens with an epoch below the holder's, and then another one, with an epoch above that of the
 // first one's fence.
 func lockGivesOutALowerToken(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
@@ -258,7 +258,7 @@ func lockGivesOutALowerToken(t *testing.T) error {
 		var low *storage.EpochError
 		switch {
 		case err == nil:
-			accepted = violated("epoch %d goes on behind epoch 10", epoch)
+			accepted = violated("epoch %d continues after epoch 10", epoch)
 			must(t, b.Append(3))
 			must(t, b.Ack())
 		case !errors.As(err, &low) || low.InFile != 10:
@@ -300,8 +300,8 @@ func aBitRotsInAHeader(t *testing.T) error {
 	return err
 }
 
-// A message's payload is a copy of a log with the same identity that is further on (a clone of the volume). The batch that
-// carries it is torn, so that a reader looks for the next fence inside the payload.
+// A message's payload is a copy of a longer log with the same identity (from a clone of the volume). The batch that carries it
+// is torn, so that a reader looks for the next fence inside the payload.
 func payloadEmbedsALog(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	twin, twinFS := x.Clone(), mem.Clone()
@@ -329,8 +329,8 @@ func payloadEmbedsALog(t *testing.T) error {
 	return x.Finish(mem)
 }
 
-// TestFaultsPoison: whatever goes wrong in a write or a sync ends the writer, every later call says the same, nothing is
-// tried again, and the next writer goes on.
+// TestFaultsPoison: any fault in a write or a sync ends the writer, every later call returns the same error, nothing is
+// retried, and the next writer continues.
 func TestFaultsPoison(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -361,7 +361,7 @@ func TestFaultsPoison(t *testing.T) {
 				return nil
 			}
 			if c.op == storagetest.OpAllocate {
-				for range 5 { // use up the reserved room
+				for range 5 { // use up the reserved space
 					if err = a.Writer.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err != nil {
 						break
 					}
@@ -384,9 +384,9 @@ func TestFaultsPoison(t *testing.T) {
 				}
 			}
 			if calls[c.op] != made {
-				t.Errorf("%s was tried again", c.op)
+				t.Errorf("%s was retried", c.op)
 			}
-			if c.op != storagetest.OpAllocate { // whose big records are unknown to the oracle
+			if c.op != storagetest.OpAllocate { // the oracle does not know its big records
 				if err := x.Finish(mem); err != nil {
 					t.Error(err)
 				}
@@ -395,13 +395,13 @@ func TestFaultsPoison(t *testing.T) {
 	}
 }
 
-// TestDeadWritersNameOneRemedy: the cause names its own where it has one, and opening again does not help against a file that was cut.
+// TestDeadWritersNameOneRemedy: if the cause has a remedy, the error names only that one; opening again does not help if the file was cut.
 func TestDeadWritersNameOneRemedy(t *testing.T) {
 	const path, again = "/data/a.fpl", "new epoch"
 	for _, tc := range []struct {
 		cause  error
 		remedy string
-		n      int // how often opening again is recommended
+		n      int // how many times opening again is recommended
 	}{
 		{&storage.FencedError{Path: path, Op: "append", Expected: 10, Found: 20}, again, 1},
 		{&storage.CutError{Path: path, Op: "sync", Durable: 10, Found: 5}, "restore the newest copy", 0},
@@ -418,8 +418,8 @@ func TestDeadWritersNameOneRemedy(t *testing.T) {
 	}
 }
 
-// TestNoSpaceBeforeAnyByte: a full disk refuses a batch as a whole, leaves the writer alive, and work goes on when
-// there is room.
+// TestNoSpaceBeforeAnyByte: on a full disk a batch is refused as a whole, the writer stays alive, and work continues once
+// there is space.
 func TestNoSpaceBeforeAnyByte(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
 		t.Run(errno.Error(), func(t *testing.T) {
@@ -457,8 +457,8 @@ func TestNoSpaceBeforeAnyByte(t *testing.T) {
 	}
 }
 
-// TestNoFallocate: a file system without fallocate works; a full disk is then noticed by a short write, which is a torn
-// tail and ends the writer, and loses nothing.
+// TestNoFallocate: a file system without fallocate works. A full disk then causes a short write, which leaves a torn tail
+// and ends the writer, but loses nothing.
 func TestNoFallocate(t *testing.T) {
 	x, mem := newMemWorld(t, 4096, func(m *storagetest.Mem) { m.NoAllocate = true })
 	a, err := x.Open(mem)
@@ -497,7 +497,7 @@ func TestReplacedFile(t *testing.T) {
 				t.Errorf("%d were acknowledged", len(x.Acked)-acked)
 			}
 			if err := a.Append(1); !errors.As(err, new(*storage.PoisonedError)) {
-				t.Errorf("the writer goes on: %v", err)
+				t.Errorf("the writer continues: %v", err)
 			}
 		})
 	}
@@ -516,7 +516,7 @@ func TestReplacedFile(t *testing.T) {
 	})
 }
 
-// replacements are what somebody does to the file of a running worker, so that its path does not name it any more.
+// replacements are operations on the file of a running worker after which its path no longer names it.
 var replacements = []struct {
 	how, says string
 	do        func(mem *storagetest.Mem, path string) error
@@ -536,7 +536,7 @@ var replacements = []struct {
 	}},
 }
 
-// TestReplacedFileIsNotSealed: a file that is moved away while its successor is built is not sealed. Back at its place it goes on.
+// TestReplacedFileIsNotSealed: a file that is moved away while its successor is built is not sealed. Moved back, it continues.
 func TestReplacedFileIsNotSealed(t *testing.T) {
 	for _, c := range replacements {
 		t.Run(c.how, func(t *testing.T) {
@@ -570,7 +570,7 @@ func TestReplacedFileIsNotSealed(t *testing.T) {
 	}
 }
 
-// TestRenamedDirectory: as TestReplacedFile, for a directory of the real file system.
+// TestRenamedDirectory is like TestReplacedFile, for a directory of the real file system.
 func TestRenamedDirectory(t *testing.T) {
 	x := newWorld(filepath.Join(t.TempDir(), "files"))
 	x.Published = 5
@@ -584,14 +584,14 @@ func TestRenamedDirectory(t *testing.T) {
 	must(t, x.Finish(storage.OS()))
 }
 
-// TestCutFile: a file whose durable end somebody cuts off is no lost race with another writer, after which the indexes of what is lost would be
-// used again: it is an error that says what is lost. What was not durable yet is lost with nobody noticing, and is appended again.
+// TestCutFile: a file cut below its durable end is not mistaken for a lost race with another writer, after which the indexes of the lost
+// messages would be reused: the error names the lost messages. Messages that were not durable yet are lost silently, and appended again.
 func TestCutFile(t *testing.T) {
 	lost := func(e *storage.CutError) [2]uint64 { return [2]uint64{e.LostFirst, e.LostNext} }
 	for _, c := range []struct {
 		name  string
-		cut   func(durable []byte) int // bytes that are left
-		first uint64                   // that is lost
+		cut   func(durable []byte) int // returns the number of bytes left
+		first uint64                   // first lost index
 	}{
 		{"the last 8 bytes", func(b []byte) int { return len(b) - 8 }, 10},
 		{"two batches", func(b []byte) int { return bytes.LastIndex(b, []byte("FPB1")) - 1 }, 8},
@@ -638,7 +638,7 @@ func TestCutFile(t *testing.T) {
 	})
 }
 
-// TestFenceIsTriedAgain: a fence that does not land where it should is void and is tried again.
+// TestFenceIsTriedAgain: a fence that does not land where expected is void, and the writer appends another.
 func TestFenceIsTriedAgain(t *testing.T) {
 	for _, fault := range []string{"foreign bytes come between", "short write"} {
 		t.Run(fault, func(t *testing.T) {
@@ -685,8 +685,8 @@ func TestFenceIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestFenceInsideATornBatch: the header of a torn batch announces more bytes than there are, and what successors append
-// comes to stand within them.
+// TestFenceInsideATornBatch: the header of a torn batch announces more bytes than exist, and the records of successors land
+// within the announced range.
 func TestFenceInsideATornBatch(t *testing.T) {
 	x, mem := newMemWorld(t, 4096)
 	tap := &storagetest.Tap{FS: mem}

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// salvaged repairs a file, as an operator does who keeps a state.
+// salvaged repairs the file of type orders in /d.
 func salvaged(t *testing.T, mem *storagetest.Mem, epoch uint64, o storage.Options) (*storage.CompactReport, error) {
 	t.Helper()
 	o.FS, o.Salvage = mem, true
@@ -29,7 +29,7 @@ func salvaged(t *testing.T, mem *storagetest.Mem, epoch uint64, o storage.Option
 	return report, err
 }
 
-// TestRepairOfMuchDamage: of a file that is full of damage a repair keeps the first errors, and counts all, each once.
+// TestRepairOfMuchDamage: for a file full of damage a repair keeps the first errors and counts all of them, each once.
 func TestRepairOfMuchDamage(t *testing.T) {
 	const batches = 10_500
 	for _, replay := range []func(storage.Record) error{nil, func(storage.Record) error { return nil }} {
@@ -37,7 +37,7 @@ func TestRepairOfMuchDamage(t *testing.T) {
 		b.region(1, 1000, storage.Holder{})
 		b.batch(messages(0, 1), 0)
 		for range batches {
-			b.add("FPB1", []byte{9}, 1, 0, 0) // no batch
+			b.add("FPB1", []byte{9}, 1, 0, 0) // not a valid batch
 		}
 		mem := storagetest.NewMem(4096)
 		must(t, mem.Mkdir("/d"))
@@ -57,7 +57,7 @@ func TestRepairOfMuchDamage(t *testing.T) {
 	}
 }
 
-// TestManyRetractions: what is kept of retractions tells the same of a record as all of them, and those that say nothing more are not kept.
+// TestManyRetractions: the kept retractions give the same answer for every record as all of them, and redundant ones are not kept.
 func TestManyRetractions(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -80,12 +80,12 @@ func TestManyRetractions(t *testing.T) {
 		again[i] = storage.Retraction{Offset: int64(i), First: 7}
 	}
 	if kept, _ := storage.Retracted(again); kept != 1 {
-		t.Errorf("%d are kept of the same index", kept)
+		t.Errorf("%d retractions from the same index are kept", kept)
 	}
 }
 
-// TestRepairOfAFirstCheckpoint: where the checkpoint that a successor begins with does not decode, a repair leaves it out if a later one has
-// the state. Without a state it asks for the loss to be accepted.
+// TestRepairOfAFirstCheckpoint: if the checkpoint at the start of a successor does not decode, a repair omits it if a later one has the
+// state. Without a state the repair requires AcceptLoss.
 func TestRepairOfAFirstCheckpoint(t *testing.T) {
 	for _, later := range []bool{true, false} {
 		mem := storagetest.NewMem(4096)
@@ -129,7 +129,7 @@ func spoilState(t *testing.T, data []byte) []byte {
 	}
 	h := data[head : head+96]
 	state := data[head+96:][:le.Uint32(h[40:])]
-	state[9]++ // behind prev_checkpoint and no marks: its length
+	state[9]++ // the length of the state, after prev_checkpoint and no marks
 	seed := crc32.Checksum(data[16:32], table)
 	le.PutUint32(h[88:], crc32.Update(seed, table, data[head+96:]))
 	le.PutUint32(h[4:], crc32.Update(crc32.Update(seed, table, h[:4]), table, h[8:]))

@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// slowDir is a directory whose listing and sync take until released says so. They see the names at their start.
+// slowDir is a directory whose listings and syncs block until released is closed. They see the names at their start.
 type slowDir struct {
 	storage.FS
 	mu       sync.Mutex
@@ -55,7 +55,7 @@ func (d *slowDir) add(name string) {
 	d.names = append(d.names, name)
 }
 
-// TestSharedDirectory: calls that wait at the same time share one, and whoever has made a name before it called finds it listed, and synced.
+// TestSharedDirectory: concurrent waiting calls share one, and a caller finds every name that it created before its call listed and synced.
 func TestSharedDirectory(t *testing.T) {
 	const callers = 10
 	for name, call := range map[string]func(*slowDir, storage.FS, string) bool{
@@ -80,7 +80,7 @@ func TestSharedDirectory(t *testing.T) {
 					d.add(typ + ".fpl")
 					all.Go(func() {
 						if !call(d, shared, typ) {
-							t.Errorf("type %s was made before the call, and is missing", typ)
+							t.Errorf("type %s was created before the call, but is missing", typ)
 						}
 					})
 					synctest.Wait()
@@ -88,14 +88,14 @@ func TestSharedDirectory(t *testing.T) {
 				close(d.released)
 				all.Wait()
 				if n := d.calls.Load(); n != 2 {
-					t.Errorf("%d calls of the file system for %d callers, want that of the first and one of all others", n, callers)
+					t.Errorf("%d calls of the file system for %d callers, want one for the first and one for all others", n, callers)
 				}
 			})
 		})
 	}
 }
 
-// TestSharedListing: each type gets the names that are its own, whatever is in the directory.
+// TestSharedListing: each type gets its own names, whatever else is in the directory.
 func TestSharedListing(t *testing.T) {
 	d := &slowDir{released: make(chan struct{})}
 	close(d.released)
@@ -124,7 +124,7 @@ func TestSharedListing(t *testing.T) {
 	}
 }
 
-// TestSharedListingOfTheSystem: the names of a real directory are those that a listing of all has.
+// TestSharedListingOfTheSystem: each type gets its own names from a real directory.
 func TestSharedListingOfTheSystem(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("a", 64)
@@ -175,14 +175,14 @@ func (c *countedLists) List(dir, typ string) ([]string, error) {
 	return c.FS.List(dir, typ)
 }
 
-// deafRegistry does not take in which file succeeds another.
+// deafRegistry fails to record which file succeeds another.
 type deafRegistry struct{ storage.Registry }
 
 func (deafRegistry) Succeed(context.Context, string, storage.FileID, storage.Entry) (storage.Entry, bool, error) {
 	return storage.Entry{}, false, errors.New("no answer")
 }
 
-// TestManyOpensAreOneListing: opening many types lists their directory once a second. Later changes of others are noticed.
+// TestManyOpensAreOneListing: opening many types lists their directory once a second. Later changes by other processes are detected.
 func TestManyOpensAreOneListing(t *testing.T) {
 	const dir = "/d"
 	synctest.Test(t, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestManyOpensAreOneListing(t *testing.T) {
 			epoch++
 			return storage.Open(t.Context(), dir, typ, epoch, storage.Options{FS: fsys, Registry: registries[typ]})
 		}
-		// expect opens the type by a listing of a moment ago, and wants a generation.
+		// expect opens the type through shared, and checks its generation and the number of listings.
 		expect := func(what, typ string, generation uint64, listings int) {
 			t.Helper()
 			before := lists.n
@@ -221,7 +221,7 @@ func TestManyOpensAreOneListing(t *testing.T) {
 		expect("the first one", "old", 3, 1)
 		expect("the same again", "old", 3, 0)
 		expect("a new one", "new", 1, 0)
-		expect("a new one again", "new", 1, 1) // the listing does not have it
+		expect("a new one again", "new", 1, 1) // it is not in the cached listing
 		other("foreign", 0)
 		expect("one that somebody else has made", "foreign", 1, 1)
 		other("foreign", 1)

@@ -17,11 +17,11 @@ import (
 
 var firstTime = time.Unix(1_700_000_000, 0)
 
-// replay makes a writer read what is behind the last checkpoint, as a worker does.
+// replay makes a writer read the records after the last checkpoint, as a worker does.
 func replay(storage.Record) error { return nil }
 
-// spoiledFile makes a file of a few MiB with all that is in it: sessions that end in a power failure of which any blocks survive, large and small
-// batches, times out of order by up to a minute.
+// spoiledFile creates a file of a few MiB and returns its records: sessions that end in a power failure which random blocks survive, large and
+// small batches, times out of order by up to a minute.
 func spoiledFile(t *testing.T, seed uint64) (mem *storagetest.Mem, path string, all []storage.Record) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -37,7 +37,7 @@ func spoiledFile(t *testing.T, seed uint64) (mem *storagetest.Mem, path string, 
 			for range 1 + rng.IntN(4) {
 				payload := make([]byte, rng.IntN(12<<10))
 				for i := range payload {
-					payload[i] = byte(rng.Uint32() >> 9) // so that compression leaves the sizes apart
+					payload[i] = byte(rng.Uint32() >> 9) // incompressible, so that the sizes stay different
 				}
 				at := firstTime.Add(time.Duration(n)*time.Second + time.Duration(rng.IntN(60_000))*time.Millisecond)
 				recs = append(recs, storage.Record{ID: fmt.Appendf(nil, "id-%06d", n), Time: at.UnixNano(), Payload: payload})
@@ -67,7 +67,7 @@ func spoiledFile(t *testing.T, seed uint64) (mem *storagetest.Mem, path string, 
 	return mem, path, all
 }
 
-// readStart returns what a Reader returns, and where it started.
+// readStart returns the records that a Reader returns, and the offset where it started.
 func readStart(t *testing.T, path string, o storage.ReaderOptions) (recs []storage.Record, start int64) {
 	t.Helper()
 	r, err := storage.OpenReader(path, o)
@@ -86,14 +86,14 @@ func readStart(t *testing.T, path string, o storage.ReaderOptions) (recs []stora
 	}
 }
 
-// askedFor returns those of all records that a Reader has to return.
+// askedFor returns the records that a Reader with the options must return.
 func askedFor(all []storage.Record, o storage.ReaderOptions) []storage.Record {
 	return slices.DeleteFunc(slices.Clone(all), func(r storage.Record) bool {
 		return r.Index < o.From || !o.Since.IsZero() && r.When().Before(o.Since)
 	})
 }
 
-// TestReadersStartAnywhere: wherever a Reader starts, it returns all that was asked for.
+// TestReadersStartAnywhere: wherever a Reader starts, it returns all requested records.
 func TestReadersStartAnywhere(t *testing.T) {
 	for seed := range uint64(4) {
 		mem, path, all := spoiledFile(t, seed)
@@ -124,8 +124,8 @@ func TestReadersStartAnywhere(t *testing.T) {
 	}
 }
 
-// TestReaderStartsAtATime: a reader that is asked for a time reads the checkpoints from the end to the one before it, and what is behind that.
-// So it is in a store, where that is the number of requests.
+// TestReaderStartsAtATime: a reader with Since reads the checkpoints from the end back to the one before that time, and the records after it.
+// The same holds in a store, where it bounds the number of requests.
 func TestReaderStartsAtATime(t *testing.T) {
 	const batches = 240
 	mem, store := storagetest.NewMem(4096), slotstest.NewMem(1<<20)
@@ -165,8 +165,8 @@ func TestReaderStartsAtATime(t *testing.T) {
 	}
 }
 
-// TestTimesThatAreNotKnown: a checkpoint of an earlier version does not say what was before it, nor does a writer know that has not looked. Later
-// times do not hide it.
+// TestTimesThatAreNotKnown: a checkpoint of an earlier version does not state the times before it, and a writer without Replay does not know them.
+// Later times do not hide that.
 func TestTimesThatAreNotKnown(t *testing.T) {
 	at := func(n int, after time.Duration) []storage.Record {
 		return []storage.Record{{ID: fmt.Appendf(nil, "id-%d", n), Time: firstTime.Add(after).UnixNano()}}
@@ -175,12 +175,12 @@ func TestTimesThatAreNotKnown(t *testing.T) {
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem, Replay: replay})
 	mustAppend(t, w, at(0, time.Hour))
 	must(t, w.Close())
-	w = mustOpen(t, "/d", 2, storage.Options{FS: mem}) // does not look
+	w = mustOpen(t, "/d", 2, storage.Options{FS: mem}) // does not read the times
 	mustAppend(t, w, at(1, time.Minute))
 	must(t, w.Checkpoint(nil))
 	mustAppend(t, w, at(2, 2*time.Minute))
 	must(t, w.Close())
-	w = mustOpen(t, "/d", 3, storage.Options{FS: mem, Replay: replay}) // starts at a checkpoint that does not know
+	w = mustOpen(t, "/d", 3, storage.Options{FS: mem, Replay: replay}) // starts at a checkpoint with an unknown time
 	mustAppend(t, w, at(3, 3*time.Minute))
 	must(t, w.Checkpoint(nil))
 	mustAppend(t, w, at(4, 4*time.Minute))
@@ -192,7 +192,7 @@ func TestTimesThatAreNotKnown(t *testing.T) {
 			t.Errorf("since minute %d: %d records, started at byte %d", minutes, len(got), start)
 		}
 	}
-	// A successor begins to count anew.
+	// A successor starts over.
 	w = mustOpen(t, "/d", 4, storage.Options{FS: mem, Replay: replay})
 	next, err := w.Rotate(t.Context(), nil)
 	must(t, err)
@@ -208,8 +208,8 @@ func TestTimesThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// TestMarkIntoVoid: behind a batch that was torn by a power failure lies one that is whole, where its writer put it, and void.
-// A checkpoint that names it leads nobody there.
+// TestMarkIntoVoid: after a batch torn by a power failure lies one that is whole and at its intended offset, but void. No reader
+// starts at it, even if a checkpoint names it.
 func TestMarkIntoVoid(t *testing.T) {
 	b := newBuilder()
 	b.region(1, 77, storage.Holder{})

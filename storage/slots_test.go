@@ -22,7 +22,7 @@ import (
 // slotsOf returns the file system of a store.
 func slotsOf(s slots.Store) storage.FS { return slots.New(context.Background(), s) }
 
-// newSlotsWorld returns a world over a new store in memory, with a file that has been written to by one session.
+// newSlotsWorld returns a world on a new store in memory, with a file that one session has written to.
 func newSlotsWorld(t testing.TB) (*world, *slotstest.Mem) {
 	t.Helper()
 	mem := slotstest.NewMem(700) // so that most batches take more than one slot
@@ -37,8 +37,8 @@ func newSlotsWorld(t testing.TB) (*world, *slotstest.Mem) {
 	return x, mem
 }
 
-// TestSlotsOfAFileWithoutANameStay: a writer that made a successor but has not named it may still be about to. Nobody takes its slots away
-// from under it.
+// TestSlotsOfAFileWithoutANameStay: a writer that created a successor but has not named it may still do so. Its slots are not removed
+// meanwhile.
 func TestSlotsOfAFileWithoutANameStay(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	fsys := slotsOf(mem)
@@ -57,7 +57,7 @@ func TestSlotsOfAFileWithoutANameStay(t *testing.T) {
 		t.Errorf("its slot: %q, %v", b, err)
 	}
 
-	// One that came too late is listed, and can be removed.
+	// A file that was too late is listed, and can be removed.
 	late := storage.TempName("orders", 1, 8)
 	make(late)
 	if err := fsys.Link(late, name); !errors.Is(err, fs.ErrExist) {
@@ -73,12 +73,12 @@ func TestSlotsOfAFileWithoutANameStay(t *testing.T) {
 	}
 }
 
-// TestSlotsListingsMayBeOld: whatever a listing leaves out, a file that is opened is whole.
+// TestSlotsListingsMayBeOld: whatever a listing omits, an opened file is whole.
 func TestSlotsListingsMayBeOld(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	names := mem.Names()
 	for left := range names {
-		for _, all := range []bool{false, true} { // one, or it and all behind it
+		for _, all := range []bool{false, true} { // one, or it and all after it
 			tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
 				if c.Op != slotstest.OpList {
 					return nil
@@ -96,8 +96,7 @@ func TestSlotsListingsMayBeOld(t *testing.T) {
 	}
 }
 
-// TestSlotsRemovedByHand: a slot that somebody removed is damage that readers and writers name, and no index that was acknowledged is used
-// again.
+// TestSlotsRemovedByHand: readers and writers report a slot removed by hand as damage, and no acknowledged index is reused.
 func TestSlotsRemovedByHand(t *testing.T) {
 	x, mem := newWorld("memory:"), slotstest.NewMem(5000) // the header takes one slot, and so does each batch
 	x.Published = 6
@@ -113,10 +112,10 @@ func TestSlotsRemovedByHand(t *testing.T) {
 			first := strings.HasSuffix(name, "/00000000000000000000")
 			if first {
 				if _, err := x.Clone().Open(fsys); !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "restore it from a backup") {
-					t.Errorf("without the first slot a worker is told: %v", err)
+					t.Errorf("without the first slot a worker gets: %v", err)
 				}
 			}
-			last := i >= len(names)-2 // the generation, and the last slot of the file; a worker reads what is behind the last checkpoint
+			last := i >= len(names)-2 // the generation, and the last slot of the file; a worker reads the slots after the last checkpoint
 			if _, err := x.Clone().Open(fsys); (err != nil || i == 0 || last) && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 				t.Errorf("a worker: %v", err)
 			}
@@ -129,13 +128,14 @@ func TestSlotsRemovedByHand(t *testing.T) {
 			}
 			l := storage.ReadLink(fsys, x.Path())
 			if missing := errors.As(l.Missing, new(*storage.HoleError)); !strings.Contains(name, "/generations/") && (missing != (!first && !last) || (l.Err != nil) != first) {
-				t.Errorf("a look at the header and the end: %v, missing: %v", l.Err, l.Missing)
+				t.Errorf("ReadLink: %v, missing: %v", l.Err, l.Missing)
 			}
 		})
 	}
 }
 
-// TestSlotFarBehindTheEnd: a slot put where no file ends sends no writer behind it, and no reader through the emptiness before it. It is reported.
+// TestSlotFarBehindTheEnd: a slot far after the end of the file is reported. No writer appends after it, and no reader scans the empty range
+// before it.
 func TestSlotFarBehindTheEnd(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	names := mem.Names()
@@ -150,7 +150,7 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	must(t, err)
 	info, err := f.Stat()
 	if must(t, errors.Join(err, f.Close())); info.Size > 1<<20 {
-		t.Fatalf("the file has %d bytes", info.Size) // readers would go through them
+		t.Fatalf("the file has %d bytes", info.Size) // readers would scan them all
 	}
 	h, err := x.Open(fsys)
 	must(t, err)
@@ -170,8 +170,8 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	must(t, x.Finish(fsys))
 }
 
-// TestSlotLargerThanOurs: what somebody put where the next slot will be is not read if it is larger than all that writers create: any number of such
-// values could be as large as a store takes. The file goes on behind it.
+// TestSlotLargerThanOurs: a foreign value at the name of the next slot is not read if it is larger than any slot that a writer creates: any
+// number of such values could be as large as the store allows. The file continues after it.
 func TestSlotLargerThanOurs(t *testing.T) {
 	x, mem := newWorld("memory:"), slotstest.NewMem(64<<20)
 	x.Published = 6
@@ -179,7 +179,7 @@ func TestSlotLargerThanOurs(t *testing.T) {
 	must(t, err)
 	must(t, steps(h.Begin, h.Writer.Close))
 	names := mem.Names()
-	last := names[len(names)-2] // behind it is the name of the generation
+	last := names[len(names)-2] // after it comes the name of the generation
 	end, err := strconv.ParseInt(last[strings.LastIndexByte(last, '/')+1:], 10, 64)
 	must(t, err)
 	b, err := mem.Read(t.Context(), last)
@@ -196,8 +196,8 @@ func TestSlotLargerThanOurs(t *testing.T) {
 	must(t, x.Check(slotsOf(tap)))
 }
 
-// TestSlotsNameIsReadWhileASlotIsCreated: a commit takes one round trip, and acknowledges nothing in a file whose name somebody removed
-// or gave to another one.
+// TestSlotsNameIsReadWhileASlotIsCreated: a commit takes one round trip, and acknowledges nothing in a file whose name was removed or
+// given to another file.
 func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
 	for says, change := range map[string]func(m *slotstest.Mem, name string){
 		"":                    func(*slotstest.Mem, string) {},
@@ -233,12 +233,13 @@ func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
 	}
 }
 
-// TestForeignFirstFile: a writer that is about to make the first file sleeps while another makes it, and makes its own when the store was set back behind both.
-// That file is refused, and so is giving up what was lost while it is there. Its name is removed, as the error says, and the type goes on.
+// TestForeignFirstFile: a writer that is about to create the first file is paused while another writer creates it. It creates its own after the
+// store was rolled back to before both. That file is refused, and so is giving up the lost one while it is there. After its name is removed, as
+// the error says, the type continues.
 func TestForeignFirstFile(t *testing.T) {
 	x, _ := newSlotsWorld(t)
 	back := slotstest.NewMem(700)
-	stranger, err := storage.Open(context.Background(), x.Dir, "orders", 1, storage.Options{FS: slotsOf(back)}) // it has asked the registry, before
+	stranger, err := storage.Open(context.Background(), x.Dir, "orders", 1, storage.Options{FS: slotsOf(back)}) // it queried the registry earlier
 	must(t, err)
 	must(t, stranger.Close())
 	_, err = x.Open(slotsOf(back))
@@ -266,7 +267,7 @@ func TestForeignFirstFile(t *testing.T) {
 	}
 }
 
-// headless forgets the bytes of what is large: nobody reads it.
+// headless does not store the content of large values, which the test never reads.
 type headless struct{ *slotstest.Mem }
 
 func (s headless) Create(ctx context.Context, name string, data []byte) error {
@@ -276,7 +277,7 @@ func (s headless) Create(ctx context.Context, name string, data []byte) error {
 	return s.Mem.Create(ctx, name, data)
 }
 
-// TestAFileInAStoreIsRotated: a store may read all of a file to list its slots.
+// TestAFileInAStoreIsRotated: a file with many slots or bytes is due for rotation, because a store may read all of a file to list its slots.
 func TestAFileInAStoreIsRotated(t *testing.T) {
 	for name, test := range map[string]struct {
 		payload int
@@ -304,8 +305,8 @@ func TestAFileInAStoreIsRotated(t *testing.T) {
 	}
 }
 
-// TestAppendBesideTheSyncThatFindsASuccessor: while a Sync finds the slot of another writer and looks for the end of the file, an Append
-// is told nothing else than the Sync.
+// TestAppendBesideTheSyncThatFindsASuccessor: while a Sync finds the slot of another writer and searches for the end of the file, a concurrent
+// Append reports nothing but the same error.
 func TestAppendBesideTheSyncThatFindsASuccessor(t *testing.T) {
 	for n := range int64(8) { // the request beside which it appends
 		mem := slotstest.NewMem(700)
@@ -352,7 +353,7 @@ func TestAppendBesideTheSyncThatFindsASuccessor(t *testing.T) {
 	}
 }
 
-// TestGenerationWithoutItsName: where the name of an old generation was removed by hand and it has two folders, the other generations are there.
+// TestGenerationWithoutItsName: if the name of an old generation was removed by hand and it has two folders, the other generations still work.
 func TestGenerationWithoutItsName(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	fsys := slotsOf(mem)

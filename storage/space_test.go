@@ -15,7 +15,7 @@ import (
 )
 
 // TestFullDisk fills a real, small file system. The batch that does not fit is refused before a byte of it is written,
-// and appended when there is room.
+// and appended once there is space.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=6m"); err != nil {
@@ -69,7 +69,7 @@ func writeBallast(path string) error {
 	}
 	n := int64(st.Bfree)*int64(st.Bsize) - 4<<20
 	for err = unix.Fallocate(fd, 0, 0, n); err == unix.ENOSPC; err = unix.Fallocate(fd, 0, 0, n) {
-		n -= 1 << 20 // the file system needs some of it for itself
+		n -= 1 << 20 // the file system itself needs some space
 	}
 	return errors.Join(err, unix.Close(fd))
 }

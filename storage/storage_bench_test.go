@@ -17,8 +17,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Every benchmark measures the package and, in the same run and in turns, the least that any program would have to do
-// for the same bytes; the ratio is the result (metric "x-raw", higher is better).
+// Every benchmark measures the package and, alternately in the same run, the minimum that any program would have to do for
+// the same bytes; the ratio is the result (metric "x-raw", higher is better).
 
 const payloadSize = 256
 
@@ -36,7 +36,7 @@ func benchRecords(n int) []storage.Record {
 
 func fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
 
-// appendRaw is what a program without any framing does.
+// appendRaw does what a program without any framing would do.
 func appendRaw(b *testing.B, f *os.File, p []byte, durable bool) {
 	if _, err := f.Write(p); err != nil {
 		b.Fatal(err)
@@ -48,8 +48,8 @@ func appendRaw(b *testing.B, f *os.File, p []byte, durable bool) {
 	}
 }
 
-// samples are measured times. Their median says more than their sum: one slow commit of the journal, which belongs to
-// nobody, takes as long as hundreds of others.
+// samples are measured times. Their median says more than their sum: one slow commit of the journal, which is unrelated to
+// either side, takes as long as hundreds of others.
 type samples []time.Duration
 
 func (s *samples) add(d time.Duration) { *s = append(*s, d) }
@@ -81,11 +81,11 @@ func benchAppend(b *testing.B, n int, durable bool) {
 	before := w.Size()
 	mustAppend(b, w, recs)
 	mustSync(b, w)
-	bytes := make([]byte, w.Size()-before) // exactly as many as a batch takes in the file
+	bytes := make([]byte, w.Size()-before) // exactly as many bytes as a batch takes in the file
 	b.SetBytes(int64(len(bytes)))
 	b.ReportAllocs()
 	var ours, theirs samples
-	// A quarter of a gigabyte at most without a sync, so that the kernel's own writeback does not decide.
+	// Sync after at most 256 MiB, so that the kernel's own writeback does not affect the result.
 	reset := max(1, 256<<20/len(bytes))
 	for i := 0; b.Loop(); i++ {
 		start := time.Now()
@@ -127,7 +127,7 @@ func benchFile(b *testing.B, batch int, size int64) string {
 			}
 		}
 	}
-	// The same distance from the last checkpoint to the end for every size: that is what an Open reads.
+	// The distance from the last checkpoint to the end, which an Open reads, is the same for every size.
 	if err := w.Checkpoint(nil); err != nil {
 		b.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func readFile(b *testing.B, path string) {
 	}
 }
 
-// BenchmarkOpen opens files of very different lengths: the time must not depend on it.
+// BenchmarkOpen opens files of very different lengths: the time must not depend on the length.
 func BenchmarkOpen(b *testing.B) {
 	for _, size := range []int64{1 << 20, 70 << 20, 700 << 20} {
 		b.Run(fmt.Sprintf("MiB=%d", size>>20), func(b *testing.B) {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestRandomSchedules runs several workers whose steps interleave, with every fault that the memory file system knows.
+// TestRandomSchedules interleaves the steps of several workers, with every fault that the memory file system supports.
 func TestRandomSchedules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mem := storagetest.NewMem(rapid.SampledFrom([]int64{512, 4096}).Draw(rt, "block"))
@@ -120,7 +120,7 @@ func (s *schedule) choose(rt *rapid.T) func(int64) bool {
 	return func(b int64) bool { return mask>>(b%16)&1 == 1 }
 }
 
-// anyFile returns the path of one of the files, also of those that are being made.
+// anyFile returns the path of one of the files, finished or not.
 func (s *schedule) anyFile(rt *rapid.T) string {
 	names := s.mem.Names()
 	if len(names) == 0 {
@@ -131,7 +131,7 @@ func (s *schedule) anyFile(rt *rapid.T) string {
 
 func (s *schedule) open() { s.expected(s.Open(s.tap())) }
 
-// step lets one of the workers do something.
+// step runs do with one of the workers.
 func (s *schedule) step(rt *rapid.T, do func(*holder) error) { s.expected(s.Step(who(rt), do)) }
 
 func who(rt *rapid.T) func(n int) int {
@@ -149,8 +149,8 @@ func (s *schedule) expected(err error) {
 	}
 }
 
-// replace removes the file, or moves another one over it, under the workers' feet, and puts a copy back. Nobody acknowledges
-// anything that is only in the removed file, and nobody goes on in another one.
+// replace removes the file, or moves another one over it, while workers use it, and puts a copy back. No worker acknowledges
+// records that are only in the removed file, and none continues in another file.
 func (s *schedule) replace(rt *rapid.T) {
 	path := s.World.Path()
 	data := s.mem.ReadFile(path)
@@ -187,7 +187,7 @@ func (s *schedule) crash(rt *rapid.T) {
 	s.check(s.mem.Clone())
 }
 
-// check lets one more worker finish everything on what is there.
+// check lets one more worker finish all the work on mem.
 func (s *schedule) check(mem *storagetest.Mem) {
 	y := s.World.Clone()
 	mem.SetFree(1 << 40)
@@ -196,7 +196,7 @@ func (s *schedule) check(mem *storagetest.Mem) {
 	}
 }
 
-// TestManyWritersAtOnce lets writers take the file from each other as fast as they can, on a real file system.
+// TestManyWritersAtOnce runs writers that take over the file from each other as fast as they can, on a real file system.
 func TestManyWritersAtOnce(t *testing.T) {
 	x := newWorld(t.TempDir())
 	x.Published = 400
@@ -257,8 +257,8 @@ func (r *lockedRegistry) Update(ctx context.Context, typ string, e storage.Entry
 	return r.x.Update(ctx, typ, e)
 }
 
-// session opens the file with the epoch and appends until it is fenced or has done enough, with the sync in another
-// goroutine than the append.
+// session opens the file with the epoch and appends ten batches unless it is fenced earlier. It appends and syncs in
+// separate goroutines.
 func (r *lockedRegistry) session(epoch uint64) error {
 	h := &holder{World: r.x, Index: map[int]uint64{}}
 	w, err := storage.Open(context.Background(), r.x.Dir, "orders", epoch, storage.Options{Registry: r, CheckpointBatches: 5, Restore: h.Restore, Replay: h.Replay})
@@ -328,11 +328,11 @@ func (r *lockedRegistry) session(epoch uint64) error {
 	return nil
 }
 
-// TestCreatedByManyAtOnce: all find no file, all make one; one wins, and all go on with it.
+// TestCreatedByManyAtOnce: all writers find no file and create one; one wins, and all continue with its file.
 func TestCreatedByManyAtOnce(t *testing.T) {
 	const n = 8
 	dir := filepath.Join(t.TempDir(), "new", "directory")
-	var ready sync.WaitGroup // every one of them has written its own file, and is about to link it
+	var ready sync.WaitGroup // each of them has written its own file, and is about to link it
 	ready.Add(n)
 	linked := make([]error, n)
 	var g errgroup.Group
@@ -353,7 +353,7 @@ func TestCreatedByManyAtOnce(t *testing.T) {
 			if err == nil {
 				err = w.Close()
 			}
-			if errors.Is(err, storage.ErrFenced) { // by one of the others; that is no matter here
+			if errors.Is(err, storage.ErrFenced) { // by one of the others, which is fine here
 				return nil
 			}
 			return err
@@ -369,7 +369,7 @@ func TestCreatedByManyAtOnce(t *testing.T) {
 		}
 	}
 	if losers != n-1 {
-		t.Errorf("%d of %d found that somebody was first", losers, n)
+		t.Errorf("%d of %d found that another writer was first", losers, n)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "orders.fpl" {
@@ -389,7 +389,7 @@ func TestKilledInTheMiddleOfAWrite(t *testing.T) {
 	acked, torn := uint64(0), 0
 	for round := range 8 {
 		out := startChild(t, dir, uint64(round+1))
-		// Let it acknowledge a few batches, then kill it at a random moment of its next one.
+		// Let it acknowledge a few batches, then kill it at a random moment during the next one.
 		for range 1 + rand.IntN(3) {
 			line, err := out.ReadString('\n')
 			if err != nil {
@@ -444,7 +444,7 @@ func startChild(t *testing.T, dir string, epoch uint64) *childProcess {
 	return &childProcess{bufio.NewReader(pipe), cmd}
 }
 
-// killAfter kills the child after d. The wait is the point: it decides how far the child's write came.
+// killAfter kills the child after d. The delay is deliberate: it decides how far the child's write gets.
 func (c *childProcess) killAfter(d time.Duration) {
 	<-time.After(d)
 	c.cmd.Process.Kill()
@@ -455,7 +455,7 @@ func (c *childProcess) wait() {
 	c.cmd.Wait()
 }
 
-// child appends batches of 8 MiB until it is killed, and says after each Sync how many records are durable.
+// child appends batches of 8 MiB until it is killed, and prints after each Sync how many records are durable.
 func child() {
 	var epoch uint64
 	fmt.Sscan(os.Getenv("FENCEPOST_TEST_EPOCH"), &epoch)

@@ -10,8 +10,8 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// TestLargeFile: Verify reads large files ahead in another goroutine. With records of all sizes, below and above what
-// is read at once, it sees what a Reader sees; damage and read errors are found wherever they are.
+// TestLargeFile: Verify reads large files ahead in another goroutine. With records of all sizes, below and above the size of
+// one read, it sees the same records as a Reader, and finds damage and read errors anywhere.
 func TestLargeFile(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})

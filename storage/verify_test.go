@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// TestVerifyTellsTheStart: the state that a file begins with, and no later one.
+// TestVerifyTellsTheStart: Start gets the state at the start of a file, and no later one.
 func TestVerifyTellsTheStart(t *testing.T) {
 	b := newBuilder()
 	b.region(1, 1, storage.Holder{})
@@ -50,8 +50,8 @@ func TestVerifyListsGaps(t *testing.T) {
 	}
 }
 
-// TestVerifyReadsTheDevice: the cache is dropped before anything is read, after what is dirty was written; a failure there
-// is reported, unless it only says that a descriptor for reading may not sync.
+// TestVerifyReadsTheDevice: dirty pages are written, and then the cache is dropped, before anything is read. A failure of these steps
+// is reported, unless it only means that a read-only descriptor may not sync.
 func TestVerifyReadsTheDevice(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	for _, c := range []struct {
@@ -90,15 +90,15 @@ func TestVerifyReadsTheDevice(t *testing.T) {
 	}
 }
 
-// TestMalformedBodies: an accepted record whose body is not of its form is damage for a reader as for Verify, and what is around it
-// is read.
+// TestMalformedBodies: both a reader and Verify report an accepted record with a malformed body as damage, and read the records around
+// it.
 func TestMalformedBodies(t *testing.T) {
 	batch := storage.BatchBody(messages(2, 3))
 	for name, c := range map[string]struct {
 		magic string
 		body  []byte
 		count uint32
-		next  uint64 // index behind the malformed record
+		next  uint64 // index after the malformed record
 	}{
 		"fence":              {"FPF1", []byte{3, 4, 1, 2, 3, 4}, 0, 2},
 		"checkpoint":         {"FPC1", storage.CheckpointBody(0, []byte("state"))[:12], 0, 2},
@@ -140,7 +140,8 @@ func TestMalformedBodies(t *testing.T) {
 	}
 }
 
-// TestDuplicatesThatWereNotCompared: more candidates than are kept are counted at once; the report of a check that ended before it compared the others says so.
+// TestDuplicatesThatWereNotCompared: candidates beyond the limit are counted without comparison, and the report of a Verify that ended before
+// it compared the others says so.
 func TestDuplicatesThatWereNotCompared(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
@@ -159,7 +160,7 @@ func TestDuplicatesThatWereNotCompared(t *testing.T) {
 	}
 }
 
-// TestHeaderErrorSaysWhatIsLeft: behind a damaged header there may be good records, behind one that is cut there is nothing.
+// TestHeaderErrorSaysWhatIsLeft: a file with a damaged header may have good records; a file cut within its header has none.
 func TestHeaderErrorSaysWhatIsLeft(t *testing.T) {
 	data := newBuilder().data
 	_, err := storage.VerifyBytes(data[:4000], storage.VerifyOptions{})

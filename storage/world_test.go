@@ -13,7 +13,7 @@ type (
 	holder = oracle.Holder
 )
 
-// What the tests of this package take from the oracle.
+// Names that the tests of this package use from package oracle.
 var (
 	newWorld = oracle.New
 	messages = oracle.Messages
@@ -24,7 +24,7 @@ var (
 	violated = oracle.Violated
 )
 
-// newMemWorld returns a world over a new memory file system, with a file that has been written to by one session.
+// newMemWorld returns a world on a new memory file system, with a file that one session has written to.
 func newMemWorld(t testing.TB, block int64, prepare ...func(*storagetest.Mem)) (*world, *storagetest.Mem) {
 	t.Helper()
 	mem := storagetest.NewMem(block)

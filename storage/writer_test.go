@@ -124,7 +124,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// Hundreds of files may be open, of which few are written to at a time: their buffers are not theirs.
+// Hundreds of files may be open while only a few are written to at a time, so writers share their large buffers.
 func TestWriterThatIsIdleKeepsNoLargeBuffer(t *testing.T) {
 	for _, compress := range []bool{false, true} {
 		mem := storagetest.NewMem(4096)
@@ -149,7 +149,7 @@ func TestWriterThatIsIdleKeepsNoLargeBuffer(t *testing.T) {
 				continue
 			}
 			if w.Idle(); w.KeptBuffers() > 0 {
-				t.Errorf("compress %v: %d bytes of buffers are kept when there is nothing to do", compress, w.KeptBuffers())
+				t.Errorf("compress %v: %d bytes of buffers are kept while idle", compress, w.KeptBuffers())
 			}
 		}
 		if err := w.Close(); err != nil {
@@ -161,7 +161,7 @@ func TestWriterThatIsIdleKeepsNoLargeBuffer(t *testing.T) {
 		}
 		for i := range got {
 			if !bytes.Equal(got[i].Payload, want[i].Payload) {
-				t.Errorf("record %d of %d bytes is another one", i, len(want[i].Payload))
+				t.Errorf("record %d of %d bytes differs", i, len(want[i].Payload))
 			}
 		}
 	}
