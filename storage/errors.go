@@ -51,7 +51,7 @@ func (e *FencedError) Error() string {
 			"durable; open it again with a new epoch, and find out what cut it", e.Path, e.Op, e.Found, e.Expected)
 	}
 	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
-		"release the lock, acquire it again and open with the new epoch; if this happens again and again while nobody else holds the lock, "+
+		"release the lock, acquire it again and open with the new epoch; if this happens repeatedly although no other worker holds the lock, "+
 		"workers of another database use this directory, too", e.Path, e.Op, e.Found, e.Expected)
 }
 
@@ -100,7 +100,7 @@ func (e *EpochError) Error() string {
 		return fmt.Sprintf("%s: a writer with epoch %d took over from this one, of epoch %d; release the lock, acquire it again and open with the new epoch",
 			e.Path, e.InFile, e.Offered)
 	}
-	return fmt.Sprintf("%s: epoch %d is not above epoch %d, which the file has seen already: the lock's token went back "+
+	return fmt.Sprintf("%s: epoch %d is not above epoch %d, which the file has seen already: the lock's token was rolled back "+
 		"or is held elsewhere; raise the token above %d and open again", e.Path, e.Offered, e.InFile, e.InFile)
 }
 
@@ -209,7 +209,7 @@ type HeaderError struct {
 }
 
 func (e *HeaderError) Error() string {
-	remedy := fmt.Sprintf("the records behind it may be good: restore the first %d bytes from a copy of this file", headerSize)
+	remedy := fmt.Sprintf("the records after it may be good: restore the first %d bytes from a copy of this file", headerSize)
 	if e.Cut {
 		remedy = "no record is left: restore the file from a copy"
 	}

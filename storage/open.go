@@ -28,9 +28,10 @@ type Options struct {
 	Replay  func(Record) error
 
 	// Rehearse returns callbacks like Restore and Replay for a separate, throwaway state. If the end of
-	// the file shows that an earlier writer's Open may have failed after its fence, Open calls them
-	// before its fence, so that a state that cannot be rebuilt is refused without another fence at each
-	// start. After the fence the same data is passed to Restore and Replay. Defaults to none.
+	// the file shows that this writer may be refused, usually because an earlier Open failed after its
+	// fence, Open calls them before its own fence, so that a state that cannot be rebuilt is refused
+	// without another fence at each start. After the fence Open calls Restore and Replay as usual.
+	// Defaults to none.
 	Rehearse func() (restore func(state []byte) error, replay func(Record) error)
 
 	// Salvage opens a damaged file for Compact only: Open reads the whole file instead of its end,

@@ -71,8 +71,8 @@ func (r *readAhead) stop() {
 }
 
 // fillAhead moves the scanner's window to p, with at least n bytes in it, by taking the next chunk.
-// It reports false, and the scanner must read directly, if the next chunk does not continue at the
-// window's end, cannot be read or does not hold the n bytes, or if the remainder of the file is too short.
+// It reports false, and the scanner must read directly, if the record is larger than a chunk, if the
+// next chunk does not continue the window or cannot be read, or if the remainder of the file is short.
 func (s *scanner) fillAhead(p int64, n int) bool {
 	if n > aheadChunk {
 		s.direct = p + aheadPause

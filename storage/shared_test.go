@@ -223,9 +223,9 @@ func TestManyOpensAreOneListing(t *testing.T) {
 		expect("a new one", "new", 1, 0)
 		expect("a new one again", "new", 1, 1) // it is not in the cached listing
 		other("foreign", 0)
-		expect("one that somebody else has made", "foreign", 1, 1)
+		expect("one that another process has created", "foreign", 1, 1)
 		other("foreign", 1)
-		expect("one that somebody else has rotated", "foreign", 2, 1)
+		expect("one that another process has rotated", "foreign", 2, 1)
 		time.Sleep(time.Second)
 		expect("after a second", "old", 3, 1)
 		expect("the others", "foreign", 2, 0)
@@ -235,7 +235,7 @@ func TestManyOpensAreOneListing(t *testing.T) {
 		if _, err := w.Rotate(t.Context(), []byte("state")); err == nil {
 			t.Fatal("it was registered")
 		}
-		expect("one that somebody else has rotated who died then", "foreign", 3, 1)
+		expect("one whose rotation was interrupted before it was registered", "foreign", 3, 1)
 		must(t, mem.Remove(filepath.Join(dir, storage.GenerationName("old", 3))))
 		if _, err := open(shared, "old"); !errors.As(err, new(*storage.RegistryMismatch)) {
 			t.Errorf("a file that was removed: %v", err)

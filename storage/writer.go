@@ -440,7 +440,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	return nil
 }
 
-// noteBatch counts a batch towards the next checkpoint, and adds it to the sparse index if it is due.
+// noteBatch counts a batch towards the next checkpoint, and adds a mark to the sparse index if one is due.
 func (w *Writer) noteBatch(h *recHeader) {
 	w.batches++
 	if k := len(w.marks); k == 0 || h.offset-w.marks[k-1].offset >= markGap {

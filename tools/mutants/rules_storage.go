@@ -66,7 +66,7 @@ var storageRules = []rule{
 		old: `if err := w.checkView(&v, registered); err != nil {`, new: `if err := w.checkView(&v, registered); err != nil && !w.slots {`},
 	{file: "storage/open.go", rule: "look up the registry entry before creating anything", tests: "TestRegistry",
 		old: `case known:`, new: `case false:`},
-	{file: "storage/open.go", rule: "register what is durable only", tests: "TestCrashExplorer/the first session, blocks of 512",
+	{file: "storage/open.go", rule: "register only durable files", tests: "TestCrashExplorer/the first session, blocks of 512",
 		old: "	if err := w.syncNames(); err != nil {\n\t\treturn nil, Entry{}, err\n\t}\n\tregistered, err = w.checkRegistered(ctx, registered, known)\n\treturn temps, registered, err",
 		new: "	registered, err = w.checkRegistered(ctx, registered, known)\n\tif err := w.syncNames(); err != nil {\n\t\treturn nil, Entry{}, err\n\t}\n\treturn temps, registered, err"},
 	{file: "storage/create.go", rule: "names come before content", how: "the file's", tests: "TestCrashExplorer/the first session, blocks of 512",
