@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// The end of a file. Some servers read all bytes of a file to list its slots, and a writer needs only its end. If the store is
-// Ordered, a writer that opens a file of many slots lists the first and the last ones, and others when it reads them:
+// The end of a file. Some servers read all bytes of a file to list its slots, but a writer needs only its end. If the store is
+// Ordered, a writer that opens a file of many slots lists the first and the last ones, and the others when it reads them:
 //
-//	│ first slots │          later          │ last slots │ ──▶ asked for by their names, to where there is none
+//	│ first slots │          later          │ last slots │ ──▶ looked up by name, up to the first that does not exist
 //	0             from                      to
 //
-// It finds the same first slot and end as a listing of all slots. It does not look for slots that are missing in between: readers do,
-// because they list them all.
+// This finds the same first slot and end as a listing of all slots. It does not look for missing slots in between: readers do,
+// because they list all slots.
 
-const firstSlots = 32 // of which no part is left for later
+const firstSlots = 32 // always listed; a file with fewer slots is listed as a whole
 
-// later is what a file does not know of itself yet. The zero value is nothing.
+// later describes the slots of a file that are not listed yet. The zero value means none.
 type later struct {
-	from, to int64 // the slots at these offsets
+	from, to int64 // they are at offsets in [from, to)
 	behind   int64 // where the slots before from end
 	slots    int   // about how many
 }
@@ -40,13 +40,13 @@ func (f *file) refreshEnd() error {
 		return err
 	}
 	head, tail := f.fs.offsets(d, first), f.fs.offsets(d, []Entry{last})
-	if len(head) == 0 || len(tail) == 0 { // values of others
+	if len(head) == 0 || len(tail) == 0 { // foreign values
 		return f.refresh()
 	}
 	next := head[len(head)-1].off + 1
-	// rule: all slots are listed that may end behind the last one: somebody may have put one there.
+	// rule: every slot that may end after the last one is listed: a slot put there by hand may overlap it.
 	from := tail[0].off - int64(f.fs.store.MaxValue())
-	// Of what is more, take has to know how much is missing.
+	// Nothing beyond about mostMissing is left for later, because take must know how many bytes are missing there.
 	from = max(min(from, mostMissing-int64(f.fs.mostSlot())), next)
 	entries, err := f.fs.between(d.String(), d.slot(from), "", 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func (f *file) refreshEnd() error {
 	if from == next {
 		return f.take(append(head, tail...), later{})
 	}
-	if len(tail) == 0 { // a listing that is older than the last one
+	if len(tail) == 0 { // this listing is older than the one with the last slot
 		return f.refresh()
 	}
 	n, err := f.fs.count(d.String())
@@ -66,7 +66,7 @@ func (f *file) refreshEnd() error {
 	return f.take(append(head, tail...), later{from: next, to: tail[0].off, slots: max(n-len(head)-len(tail), 0)})
 }
 
-// list makes the slots that have bytes in [off, end) known. reading is held.
+// list lists the slots that have bytes in [off, end), unless they are known. reading is held.
 func (f *file) list(off, end int64) error {
 	f.mu.Lock()
 	l, known := f.later, f.end-f.later.to
@@ -75,16 +75,16 @@ func (f *file) list(off, end int64) error {
 		return nil
 	}
 	off = max(off, l.from)
-	// As much as is known already, so that it takes few requests to come to the beginning.
+	// As many bytes as are known already, so that few requests reach the beginning of the file.
 	from := max(off-max(known, int64(f.fs.mostSlot())), l.from)
 	pieces, hole, err := f.between(from, l)
 	if err == nil && from > l.from && !slices.ContainsFunc(pieces, func(p piece) bool { return p.off <= off && off < p.end() }) {
-		// The slot begins earlier than one of ours, or is missing.
+		// The slot is longer than any that this package creates, or missing.
 		from = l.from
 		pieces, hole, err = f.between(from, l)
 	}
 	if err == nil && hole {
-		// rule: slots that were removed with their file, before they were listed, are no damage either.
+		// rule: slots that were removed with their file before they were listed are not damage either.
 		err = f.whyMissing()
 	}
 	if err != nil {
@@ -96,7 +96,7 @@ func (f *file) list(off, end int64) error {
 		return nil
 	}
 	i, _ := slices.BinarySearchFunc(f.pieces, piece{off: l.to}, comparePieces)
-	f.pieces = slices.Concat(f.pieces[:i], pieces, f.pieces[i:]) // a new slice: others read the old one
+	f.pieces = slices.Concat(f.pieces[:i], pieces, f.pieces[i:]) // a new slice: other goroutines may be reading the old one
 	f.later = later{}
 	if from > l.from {
 		f.later = later{l.from, pieces[0].off, l.behind, max(l.slots-len(pieces), 0)}
@@ -104,7 +104,7 @@ func (f *file) list(off, end int64) error {
 	return nil
 }
 
-// between lists the slots of later from an offset on, and tells whether one is missing between them.
+// between lists the slots of l from an offset on, and reports whether one is missing between them.
 func (f *file) between(from int64, l later) (pieces []piece, hole bool, err error) {
 	d := f.folder
 	entries, err := f.fs.between(d.String(), d.slot(from), d.slot(l.to), 0)
@@ -113,11 +113,11 @@ func (f *file) between(from int64, l later) (pieces []piece, hole bool, err erro
 	}
 	listed := append(f.fs.offsets(d, entries), piece{off: l.to})
 	at := l.behind
-	if from > l.from { // nothing is known of the bytes before
+	if from > l.from { // the bytes before are unknown
 		at = listed[0].off
 	}
 	for _, p := range listed {
-		// rule: what the listing of a part left out is asked for by its name, too.
+		// rule: a slot that the listing of a part lacks is looked up by its name, too.
 		for at < p.off {
 			q, there, err := f.at(at)
 			if err != nil {

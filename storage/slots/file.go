@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
-	requests = 16      // at a time, of one reader
+	mostSlot = 8 << 20 // maximum length of a slot that this package creates, in bytes; the limit of the store may be lower
+	requests = 16      // maximum number of concurrent requests of one reader
 
-	mostMissing = 1 << 30 // bytes of a file that may be missing before a slot that still counts as its own
+	mostMissing = 1 << 30 // maximum number of bytes missing before a slot that still counts as part of the file
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
@@ -27,9 +27,9 @@ type piece struct{ off, size int64 }
 // end is the offset after the piece.
 func (p piece) end() int64 { return p.off + p.size }
 
-// held returns how many bytes of memory its value takes.
+// held returns how many bytes of memory the value takes.
 //
-// rule: a slot that is larger than any of ours has no record of ours. Its bytes count as nothing, and are not read.
+// rule: a slot larger than any that this package creates has none of its records. Its bytes count as zeros and are not read.
 func (p piece) held() int64 {
 	if p.size > mostSlot {
 		return 0
@@ -45,26 +45,26 @@ type file struct {
 	name     string // for errors
 	folder   folder
 	writable bool
-	removed  bool // so any part of it may be gone
+	removed  bool // the file was removed, so any of its slots may be missing
 
 	syncing sync.Mutex // one create at a time; taken before mu
 
 	mu     sync.Mutex
 	pieces []piece // by offset
 	end    int64   // offset after the last of them
-	stray  int64   // offset of a slot too far behind the end to belong to the file; 0: none
-	later  later   // what is not listed yet, see end.go
+	stray  int64   // offset of a slot too far after the end to belong to the file; 0: none
+	later  later   // the slots that are not listed yet, see end.go
 	going  []byte  // bytes that are being created, at end
 	kept   []byte  // bytes appended after those
-	broken error   // a create with an unknown outcome, or an end that is not known: nothing may be created behind it
+	broken error   // a create with an unknown outcome, or an unknown end: nothing may be created after it
 
-	reading sync.Mutex       // taken before mu; it guards what follows, see read.go
-	cache   map[int64][]byte // of slots, by offset
-	held    int64            // of FS.reading, for the cache
-	next    int64            // where the slots end that were requested last …
-	took    time.Duration    // … which took so long
-	got     int64            // … for so many bytes
-	idle    *time.Timer      // that gives the cache back
+	reading sync.Mutex       // taken before mu; guards the fields below, see read.go
+	cache   map[int64][]byte // values of slots, by offset
+	held    int64            // bytes of FS.reading acquired for the cache
+	next    int64            // end of the last slots requested together
+	took    time.Duration    // how long that request took
+	got     int64            // how many bytes it read
+	idle    *time.Timer      // drops the cache
 }
 
 var _ storage.InPieces = (*file)(nil)
@@ -73,8 +73,8 @@ func (f *file) error(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.name, Err: err}
 }
 
-// Append implements storage.File: it keeps p until Datasync. It drops what was read: a writer does not
-// need it.
+// Append implements storage.File: it keeps p until Datasync. It drops the read cache, which a writer does not
+// need.
 func (f *file) Append(p []byte) (int, int64, error) {
 	f.forget()
 	f.mu.Lock()
@@ -89,11 +89,11 @@ func (f *file) Append(p []byte) (int, int64, error) {
 	return len(p), f.tail(), nil
 }
 
-// tail is the end of the file with everything that was appended. mu is held.
+// tail returns the end of the file, including all appended bytes. mu is held.
 func (f *file) tail() int64 { return f.end + int64(len(f.going)+len(f.kept)) }
 
-// Datasync implements storage.File: it creates slots from the kept bytes. Bytes that are appended
-// meanwhile wait for the next call, and then become one slot.
+// Datasync implements storage.File: it creates slots from the kept bytes. Bytes appended
+// meanwhile wait for the next call, which creates one slot from them.
 func (f *file) Datasync() error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
@@ -104,7 +104,7 @@ func (f *file) Datasync() error {
 	if err != nil {
 		return err
 	}
-	// rule: one create at a time, at the end: no slot is created behind one that may not be there.
+	// rule: one create at a time, at the end: no slot is created after one that may not exist.
 	for len(going) > 0 {
 		n := min(len(going), f.fs.mostSlot())
 		if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {
@@ -119,10 +119,10 @@ func (f *file) Datasync() error {
 	return nil
 }
 
-// stop drops the bytes that could not be created at an offset, and finds the end of the file if another writer has moved it.
+// stop drops the bytes that could not be created at offset at, and finds the end of the file if another writer has moved it.
 func (f *file) stop(at int64, err error) error {
 	op := "create a slot of"
-	now := &file{fs: f.fs, name: f.name, folder: f.folder} // what is known changes at once: Append may run beside this
+	now := &file{fs: f.fs, name: f.name, folder: f.folder} // f changes in one step, because Append may run concurrently
 	moved := errors.Is(err, errTaken)
 	if moved {
 		f.mu.Lock()
@@ -150,10 +150,10 @@ func (f *file) refresh() error {
 	return f.take(f.fs.offsets(f.folder, entries), later{})
 }
 
-// take makes what a listing shows the slots of the file, except those that are left for later, and finds its end.
+// take replaces the known slots of the file by those of a listing, except for the slots of l, which are listed later, and finds the end.
 func (f *file) take(pieces []piece, l later) error {
 	f.mu.Lock()
-	// A listing may be older than what is known.
+	// A listing may lack slots that are known already.
 	for _, p := range f.pieces {
 		if i, there := slices.BinarySearchFunc(pieces, p, comparePieces); !there {
 			pieces = slices.Insert(pieces, i, p)
@@ -164,7 +164,7 @@ func (f *file) take(pieces []piece, l later) error {
 	missing := int64(0)
 	for _, p := range pieces {
 		if p.off != l.to {
-			// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
+			// rule: a slot that a listing lacks is looked up by its name: the listing may be older than a slot in the middle.
 			if err := f.walk(p.off); err != nil {
 				return err
 			}
@@ -174,13 +174,13 @@ func (f *file) take(pieces []piece, l later) error {
 			f.later.behind = f.end
 		}
 		missing += max(p.off-f.end, 0)
-		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
-		// emptiness before it, possibly for years.
+		// rule: a slot far after the end is not part of the file. A writer would continue after it, and every reader would search the
+		// gap before it for records, possibly for years.
 		if !f.removed && missing > mostMissing {
 			f.stray = p.off
 			f.mu.Unlock()
 			if l.to > 0 {
-				// rule: what is left for later counts as missing. If the end depends on that, it is listed at once.
+				// rule: slots left for later count as missing. If the end depends on them, they are listed now.
 				return f.refresh()
 			}
 			break
@@ -191,7 +191,7 @@ func (f *file) take(pieces []piece, l later) error {
 	return f.walk(math.MaxInt64)
 }
 
-// begins tells whether the file has its first slot. Every file that got a name has had one.
+// begins returns an error if a named file lacks its first slot. Every file has had its first slot before it got its name.
 func (f *file) begins() error {
 	if _, _, named := storage.ParseName(filepath.Base(f.name)); !named || len(f.pieces) > 0 && f.pieces[0].off == 0 {
 		return nil
@@ -204,7 +204,7 @@ func (f *file) begins() error {
 
 // walk moves from the known end to where no slot exists, or to an offset.
 //
-// rule: the end is where there is no slot, and not where a listing ends.
+// rule: the end is where no slot exists, not where a listing ends.
 func (f *file) walk(until int64) error {
 	for {
 		f.mu.Lock()
@@ -225,7 +225,7 @@ func (f *file) walk(until int64) error {
 	}
 }
 
-// at asks for the slot at an offset by its name.
+// at looks up the slot at an offset by its name.
 func (f *file) at(off int64) (p piece, there bool, err error) {
 	n, err := f.fs.size(f.folder.slot(off))
 	switch {
@@ -259,7 +259,7 @@ func (f *file) Hole() (off, end int64) {
 	return end, max(end, f.stray)
 }
 
-// Stat implements storage.File. The size of a file that is being written is what its writer believes;
+// Stat implements storage.File. For a writable file it returns the size that its writer assumes;
 // the next create shows whether that is right.
 func (f *file) Stat() (storage.Info, error) {
 	if !f.writable {
@@ -272,7 +272,7 @@ func (f *file) Stat() (storage.Info, error) {
 	return f.folder.info(f.tail()), nil
 }
 
-// Allocate implements storage.File; a store cannot reserve room.
+// Allocate implements storage.File; a store cannot reserve space.
 func (f *file) Allocate(int64, int64) error { return errors.ErrUnsupported }
 
 // DropCache implements storage.File; slots do not change.

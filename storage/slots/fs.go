@@ -18,35 +18,35 @@ import (
 )
 
 // FS is a file system for package storage on a [Store]; [New] makes one. Directories have no meaning in
-// it: every directory has the same files. It is safe for concurrent use.
+// it: every directory has the same files. FS is safe for concurrent use.
 type FS struct {
 	ctx     context.Context
 	store   Store
-	room    *semaphore.Weighted // for the bytes of values that are being created
-	reading *semaphore.Weighted // for those that files keep
+	room    *semaphore.Weighted // bounds the bytes of values that are being created
+	reading *semaphore.Weighted // bounds the bytes that files cache for reading
 }
 
 var _ storage.FS = (*FS)(nil)
 
-// New returns the file system of a store. The end of ctx ends all requests; a writer whose request
+// New returns the file system of a store. When ctx ends, all requests end; a writer whose request
 // ends that way is poisoned, as after any failed sync.
 func New(ctx context.Context, s Store) *FS {
 	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
 
-// Until returns the file system with requests that end with another context. They share what bounds the memory of all files.
+// Until returns the file system with another context for its requests. Both share the memory limits of all files.
 func (f *FS) Until(ctx context.Context) *FS { return &FS{ctx, f.store, f.room, f.reading} }
 
-// Observed is Until with an observer of the requests, see [Observe].
+// Observed is Until with an observer of its requests, see [Observe].
 func (f *FS) Observed(ctx context.Context, tell func(Request)) *FS {
 	return &FS{ctx, Observe(f.store, tell), f.room, f.reading}
 }
 
-// mostSlot is the length of the longest slot that a writer creates, bytes.
+// mostSlot returns the maximum length of a slot that a writer creates, in bytes.
 func (f *FS) mostSlot() int { return min(mostSlot, f.store.MaxValue()) }
 
-// Dir returns the argument for functions that take a directory: the store's address, without secrets,
-// so that errors name it.
+// Dir returns the directory argument for functions that take one: the store's address, without secrets,
+// so that errors name the store.
 func (f *FS) Dir() string { return f.store.String() }
 
 // Linger returns how long data should wait for more data before it is appended; see [Costly].
@@ -54,15 +54,15 @@ func (f *FS) Linger() time.Duration { return lingerOf(f.store) }
 
 const (
 	generationsFolder = "generations" // below the folder of a type; other folders there are numbers
-	oldGenerations    = 3             // how many are looked through for files that were never finished
+	oldGenerations    = 3             // how many are searched for files that were never finished
 	nonceSize         = 16            // digits
 )
 
-// folder identifies the folder that has the slots of a file.
+// folder identifies the folder with the slots of a file.
 type folder struct {
 	typ        string
 	generation uint64
-	nonce      uint64 // so that several writers can make the same generation, of which one gets the name
+	nonce      uint64 // several writers can make the same generation; one of them gets the name
 }
 
 func (d folder) String() string {
@@ -72,7 +72,7 @@ func (d folder) String() string {
 // slot returns the name of the slot at an offset.
 func (d folder) slot(off int64) string { return fmt.Sprintf("%s/%020d", d, off) }
 
-// generationSlot is the name of the value that says which folder a generation has.
+// generationSlot returns the name of the value that names the folder of a generation.
 func generationSlot(typ string, generation uint64) string {
 	return fmt.Sprintf("%s/%s/%08d", typ, generationsFolder, generation)
 }
@@ -94,7 +94,7 @@ func (f *FS) find(op, name string) (folder, error) {
 	return folder{typ, g, nonce}, nil
 }
 
-// nonce returns the nonce of the folder that a generation has, or had until it was removed.
+// nonce returns the nonce of the folder of a generation, even if the generation was removed.
 func (f *FS) nonce(typ string, generation uint64) (uint64, error) {
 	name := generationSlot(typ, generation)
 	b, err := f.readWhole(name, nonceSize)
@@ -129,7 +129,7 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	// rule: asked when the slots are known: those that were deleted before would be missing.
+	// rule: removal is checked after the slots are listed: slots deleted before the listing would be missing from it.
 	switch removed, err := f.isRemoved(d.typ, d.generation); {
 	case err != nil:
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
@@ -139,7 +139,7 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	return file, nil
 }
 
-// Link implements storage.FS: it gives a file that has a temporary name the name of its generation.
+// Link implements storage.FS: it gives a file with a temporary name the name of its generation.
 func (f *FS) Link(oldname, newname string) error {
 	d, err := f.find("link", oldname)
 	if err != nil {
@@ -149,15 +149,15 @@ func (f *FS) Link(oldname, newname string) error {
 	if !ok || typ != d.typ || g != d.generation {
 		return &fs.PathError{Op: "link", Path: newname, Err: syscall.EINVAL}
 	}
-	// rule: the name of a generation is created, never replaced: of several that make it one gets it.
+	// rule: the name of a generation is created, never replaced: of several writers, one gets it.
 	if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil {
 		return &fs.PathError{Op: "link", Path: newname, Err: err}
 	}
 	return nil
 }
 
-// Remove implements storage.FS. A file with a temporary name stays if it has the name of its generation,
-// and also if no file has that name yet, because its writer may be about to take it.
+// Remove implements storage.FS. A file with a temporary name stays if it also has the name of its generation,
+// or if no file has that name yet, because its writer may be about to take the name.
 func (f *FS) Remove(name string) error {
 	if typ, g, ok := storage.ParseName(filepath.Base(name)); ok {
 		if err := f.removeGeneration(typ, g); err != nil {
@@ -169,7 +169,7 @@ func (f *FS) Remove(name string) error {
 	if !ok {
 		return &fs.PathError{Op: "remove", Path: name, Err: syscall.EINVAL}
 	}
-	// rule: slots are deleted only when their generation has a name, and it is another file's.
+	// rule: slots are deleted only if their generation has a name that belongs to another file.
 	switch other, err := f.nonce(typ, g); {
 	case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:
 		return nil
@@ -189,7 +189,7 @@ func (f *FS) Remove(name string) error {
 	return nil
 }
 
-// List implements storage.FS. Of the unfinished files it returns only those that can be removed.
+// List implements storage.FS. It returns only those unfinished files that can be removed.
 func (f *FS) List(_, typ string) ([]string, error) {
 	if typ != "" {
 		names, newest, err := f.generations(typ)
@@ -206,7 +206,7 @@ func (f *FS) List(_, typ string) ([]string, error) {
 	var all []string
 	for _, typ := range types {
 		if _, _, ok := storage.ParseName(storage.FileName(typ)); !ok {
-			continue // not ours
+			continue // not the folder of a type
 		}
 		names, _, err := f.generations(typ)
 		if err != nil {
@@ -227,16 +227,16 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 	for _, e := range entries {
 		g, ok := generationOf(typ, e.Name)
 		if !ok {
-			continue // not ours
+			continue // not the name of a generation
 		}
 		newest = max(newest, g)
 		if !removed[e.Name] {
 			names = append(names, storage.GenerationName(typ, g))
 		}
 	}
-	// The listing may be old. A writer must know the newest generation, so it is asked for by name.
+	// The listing may be stale. A writer must know the newest generation, so later ones are looked up by name.
 	//
-	// rule: a generation that was removed is none that is missing: there are later ones.
+	// rule: a removed generation is not a missing one: later ones exist.
 	for {
 		_, err := f.nonce(typ, newest+1)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -256,7 +256,7 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 }
 
 // unfinished returns the temporary names of files that did not get the name of their generation. It
-// looks at the newest generations only; those of older ones were found when these were new.
+// searches the newest generations only; unfinished files of older ones were found when those were new.
 func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 	var temps []string
 	for g := newest; g > 0 && g+oldGenerations > newest; g-- {
@@ -269,7 +269,7 @@ func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 		}
 		named, err := f.nonce(typ, g)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // somebody has removed the name: which of them is the file is not known, and no other one is missing
+			continue // the name was removed by hand: which of the folders has the file is unknown, and none can be removed
 		}
 		if err != nil {
 			return nil, err
@@ -293,8 +293,8 @@ func (f *FS) Stat(name string) (storage.Info, error) {
 	return d.info(0), nil
 }
 
-// info describes the file in the folder. It tells of no name that it may have elsewhere: in a store a file that has lost its
-// name was removed, not moved.
+// info describes the file in the folder. It reports no other names (Nlink): in a store, a file that has lost its name was removed,
+// not moved.
 func (d folder) info(size int64) storage.Info {
 	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation}
 }
@@ -307,13 +307,13 @@ func (f *FS) Type(string) (storage.FSType, error) {
 // Mkdir implements storage.FS; there is nothing to make.
 func (f *FS) Mkdir(string) error { return nil }
 
-// SyncDir implements storage.FS; what has a name is durable.
+// SyncDir implements storage.FS; every name is durable already.
 func (f *FS) SyncDir(string) error { return nil }
 
-// offsets returns the slots in the listing of a folder, in the order of their offsets. It skips values
+// offsets returns the slots in the listing of a folder, sorted by offset. It skips values
 // without the name of a slot, which do not belong to the file.
 //
-// rule: a value that says it is longer than any can be is skipped, too. It would be the file's end for whoever has listed it.
+// rule: a value whose size exceeds the store's maximum is skipped, too. Otherwise every process that lists it would take it for the end of the file.
 func (f *FS) offsets(d folder, entries []Entry) []piece {
 	prefix := d.String() + "/"
 	pieces := make([]piece, 0, len(entries))

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Request is one request to a Store that was answered or given up.
+// Request is one request to a Store, answered or given up.
 type Request struct {
-	Kind   string        // "create", "read", "size", "list" (all or a part of it), "folders" or "delete"
-	Answer string        // "ok", "exists", "absent", "full", "refused", or "unclear" for all others
+	Kind   string        // "create", "read", "size", "list" (of a folder or a part of it), "folders" or "delete"
+	Answer string        // "ok", "exists", "absent", "full", "refused", or "unclear" for everything else
 	Took   time.Duration // time until the answer
-	Bytes  int           // size of the created or read value
+	Bytes  int           // length of the created or read value
 }
 
-// Observe returns s with an observer of its requests, for metrics. f is called from several
-// goroutines and must be quick. f is not called for requests whose context was canceled.
+// Observe returns s with f as an observer of its requests, for metrics. f is called concurrently by several
+// goroutines and must be quick. It is not called for requests whose context was canceled.
 func Observe(s Store, f func(Request)) Store { return observed{s, f} }
 
 type observed struct {
@@ -24,7 +24,7 @@ type observed struct {
 	tell func(Request)
 }
 
-// Check calls the Check of the observed store, for Probe, if it has one.
+// Check calls the Check method of the observed store, if it has one. Probe needs it.
 func (o observed) Check(ctx context.Context) error { return check(ctx, o.Store) }
 
 // Linger returns the Linger of the observed store.
@@ -34,7 +34,7 @@ func (o observed) Linger() time.Duration { return lingerOf(o.Store) }
 func watch[T any](o observed, kind string, request func() (T, error)) (T, error) {
 	began := time.Now()
 	answer, err := request()
-	if errors.Is(err, context.Canceled) || errors.Is(err, ErrUnordered) { // the latter takes no request
+	if errors.Is(err, context.Canceled) || errors.Is(err, ErrUnordered) { // the latter sent no request
 		return answer, err
 	}
 	r := Request{Kind: kind, Answer: "ok", Took: time.Since(began)}

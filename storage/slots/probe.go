@@ -17,8 +17,8 @@ const (
 )
 
 // Probe tests whether a store meets the contract of [Store]: of 32 simultaneous creates of the same
-// fresh name exactly one must succeed, one that comes later must not, and the first value must
-// exist. It leaves nothing behind. If the store has a method Check(context.Context) error, Probe
+// fresh name exactly one must succeed, a later create must fail, and the first value must
+// exist. Probe leaves nothing behind. If the store has a method Check(context.Context) error, Probe
 // calls it first.
 //
 // The error is a *RefusedError if the store violates the contract or refuses a request; otherwise
@@ -49,8 +49,8 @@ func Probe(ctx context.Context, s Store) error {
 	case err != nil:
 		return err
 	}
-	// rule: one that comes later is asked until its answer is clear. Of the racers a store may turn away all but one for being too many, and then
-	// replace what is there all the same.
+	// rule: a later create is retried until its answer is clear. A store may reject all racers but one because they are too many, and
+	// still replace an existing value.
 	if err := f.create(name, []byte("a latecomer")); err != nil && !errors.Is(err, errTaken) {
 		return err
 	}
@@ -84,7 +84,7 @@ func check(ctx context.Context, s Store) error {
 	return nil
 }
 
-// race lets racers create the same name, and returns the values of those that succeeded.
+// race starts concurrent creates of the same name, and returns the values of those that succeeded.
 func race(ctx context.Context, s Store, name string) (won [][]byte, err error) {
 	var mu sync.Mutex
 	var all sync.WaitGroup

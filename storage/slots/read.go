@@ -12,27 +12,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Reading. A store has no range requests: a slot is read as a whole, and kept while the reader goes through it. If a reader goes
-// from slot to slot, the next ones are requested together with the one that it waits for, and more of them each time. All of that
-// takes memory, and a program may open a thousand files at the same time, so the memory is bounded:
+// Reading. A store has no range requests: a slot is read as a whole, and cached while the reader goes through it. If a reader goes
+// from slot to slot, the next slots are requested together with the one that it waits for, and more of them each time. The cache
+// takes memory, and a program may have a thousand files open, so the memory is bounded:
 //
-//	room ──▶ slots that are asked for ──▶ slots ahead, if there is room left ──▶ given back: by the next ReadAt, an Append,
-//	         (waits for it, with nothing)                                        or when nobody reads for a while
+//	memory ──▶ requested slots ──────────────▶ slots ahead, if memory is left ──▶ released: by the next ReadAt, by an Append,
+//	           (waits for memory, holding none)                                   or after a while without reads
 //
-// So the memory of all files of an FS, and of those made from it, is bounded, every reader gets its turn, and a single file is read as fast as the store can.
+// So the memory of an FS, and of all those derived from it, is bounded, every reader gets its turn, and a single file is read as fast as
+// the store allows.
 
 const (
-	atFirst  = 4 << 20     // bytes that are requested together of a file that is read in order, then twice as many as before
-	together = 32          // slots at most
-	quick    = attempt / 4 // for all of them: twice as many take less than the time of one attempt
-	keepFor  = time.Second // after the last ReadAt
+	atFirst  = 4 << 20     // bytes first requested together when a file is read in order; every later request may double them
+	together = 32          // maximum number of slots of such a request
+	quick    = attempt / 4 // if a request takes at most this long, one of twice the size takes less than the time of one attempt
+	keepFor  = time.Second // how long the cache lives after the last ReadAt
 
-	// mostReading is how many bytes all files of an FS keep of what they have read.
+	// mostReading is how many bytes all files of an FS cache together.
 	mostReading = 32 << 20
 )
 
 // ReadAt implements storage.File. It includes bytes that are appended and not yet synced. A slot that is missing while later ones
-// exist was removed by hand: its bytes are zeros, which nobody takes for records.
+// exist was removed by hand: its bytes read as zeros, which no reader takes for records.
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -54,7 +55,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 		return 0, f.error("read", err)
 	}
 	for at, b := range values {
-		// A value that is longer than it was in the listing is another one: the next slot is right.
+		// A value that is longer than in the listing was replaced. The next slot takes precedence over its additional bytes.
 		b = b[:min(len(b), int(endOf(pieces, at)-at))]
 		if from := max(off, at); from < at+int64(len(b)) && from < off+int64(n) {
 			copy(p[from-off:n], b[from-at:])
@@ -67,7 +68,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// copyKept copies those of the bytes [off, off+len(p)) that are not in slots yet. mu is held.
+// copyKept copies the bytes of [off, off+len(p)) that are not in slots yet. mu is held.
 func (f *file) copyKept(p []byte, off int64) {
 	at := f.end
 	for _, b := range [][]byte{f.going, f.kept} {
@@ -78,7 +79,7 @@ func (f *file) copyKept(p []byte, off int64) {
 	}
 }
 
-// endOf returns where the bytes of the slot at an offset end: behind it, or where the next one
+// endOf returns where the bytes of the slot at an offset end: at its own end, or where the next one
 // begins.
 func endOf(pieces []piece, at int64) int64 {
 	i, _ := slices.BinarySearchFunc(pieces, piece{off: at}, comparePieces)
@@ -89,9 +90,9 @@ func endOf(pieces []piece, at int64) int64 {
 	return end
 }
 
-// whyMissing is the error for a slot that existed before. nil means that it was removed by hand.
+// whyMissing returns the error for a slot that existed before. nil means that it was removed by hand.
 //
-// rule: a slot that was removed with its file is no damage.
+// rule: a slot that was removed with its file is not damage.
 func (f *file) whyMissing() error {
 	removed, err := f.fs.isRemoved(f.folder.typ, f.folder.generation)
 	if removed {
@@ -106,7 +107,7 @@ func (f *file) keep() {
 	case len(f.cache) == 0:
 	case f.idle == nil:
 		f.idle = time.AfterFunc(keepFor, func() {
-			if f.reading.TryLock() { // or somebody is reading, and sets the time again
+			if f.reading.TryLock() { // otherwise a read is in progress, and restarts the timer
 				defer f.reading.Unlock()
 				f.dropCache()
 			}
@@ -123,13 +124,13 @@ func (f *file) forget() {
 	f.dropCache()
 }
 
-// dropCache is forget while reading is held.
+// dropCache is forget for callers that hold reading.
 func (f *file) dropCache() {
 	f.cache = nil
 	f.holdAtMost(0)
 }
 
-// holdAtMost gives back the memory beyond that number of bytes. reading is held.
+// holdAtMost releases the memory beyond that number of bytes. reading is held.
 func (f *file) holdAtMost(bytes int64) {
 	if bytes < f.held {
 		f.fs.reading.Release(f.held - bytes)
@@ -137,8 +138,8 @@ func (f *file) holdAtMost(bytes int64) {
 	}
 }
 
-// makeRoom reserves memory for the requested slots, and returns up to which of the later slots there is memory, too. In the cache
-// it leaves only these slots, or nothing if it has to wait. reading is held.
+// makeRoom reserves memory for the wanted slots and for as many of the slots ahead as fit; it returns how many of the latter. It keeps
+// only these slots in the cache, and none if it has to wait. reading is held.
 func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	var has int64
 	before := f.cache
@@ -151,11 +152,11 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	}
 	f.holdAtMost(has)
 	switch lacks := f.lacks(wanted); {
-	case lacks == 0: // also while others wait
+	case lacks == 0: // even while other files wait
 	case f.fs.reading.TryAcquire(lacks):
 		f.held += lacks
 	default:
-		// rule: who waits for room has none, so somebody always comes to an end.
+		// rule: a file that waits for memory holds none, so that some file always makes progress.
 		f.dropCache()
 		all := min(f.lacks(wanted), mostReading)
 		if err := f.fs.reading.Acquire(f.fs.ctx, all); err != nil {
@@ -175,8 +176,8 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	return upTo, nil
 }
 
-// load returns the values of the slots that have bytes in [off, off+n), by offset. It keeps them for the next call. If it has to wait
-// for one of them, it reads some behind them, too. reading is held.
+// load returns the values of the slots that have bytes in [off, off+n), by offset. It caches them for the next call. If it has to wait
+// for one of them, it also reads some slots after them. reading is held.
 func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	first, exact := slices.BinarySearchFunc(pieces, piece{off: off}, comparePieces)
 	if !exact && first > 0 {
@@ -193,7 +194,7 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 		most = f.atOnce(wanted[missing].off)
 	}
 	for ; end < len(pieces); end++ {
-		if end > 0 && pieces[end].off > pieces[end-1].end() { // something in between is not listed yet, or not there
+		if end > 0 && pieces[end].off > pieces[end-1].end() { // a slot in between is not listed yet, or missing
 			break
 		}
 		if !f.cached(pieces[end]) {
@@ -220,13 +221,13 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	return values, nil
 }
 
-// atOnce returns how many bytes may be requested together from a slot on that is not cached. reading is held.
+// atOnce returns how many bytes may be requested together, starting with the uncached slot at off. reading is held.
 func (f *file) atOnce(off int64) int64 {
 	switch {
-	case off != f.next: // a reader that jumps, such as a writer that looks for the end, may not need what is behind
+	case off != f.next: // a reader that jumps, such as a writer that searches for the end, may not need the slots after it
 		return 0
 	case f.took > quick:
-		// rule: no more than the line carries in time. Each request has a deadline, and those that share a slow line would all miss it.
+		// rule: no more than the connection carries in time. Each request has a deadline, and requests that share a slow connection would all miss it.
 		return f.got / 2
 	}
 	return min(max(2*f.got, atFirst), mostReading)
@@ -237,7 +238,7 @@ func (f *file) cached(p piece) bool {
 	return ok
 }
 
-// lacks returns how many bytes of slots are not cached.
+// lacks returns how many bytes of the slots are not cached.
 func (f *file) lacks(pieces []piece) (bytes int64) {
 	for _, p := range pieces {
 		if !f.cached(p) {

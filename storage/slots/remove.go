@@ -14,33 +14,33 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Removing a file that has a name. Its slots stop a writer that was paused from appending to it: such a writer creates the slot
-// at the end that it knows, and fails because that exists. So some slots must stay:
+// Removing a named file. The slots of a file stop a paused writer from appending to it: such a writer creates a slot
+// at the end that it knows, and fails because that slot exists. So some slots must stay:
 //
-//	orders/generations/00000001            stays: nobody makes this generation again
-//	orders/generations/00000001-removed    first: from here on nobody opens the file, or lists it
-//	orders/00000001/3f2a9c0d11e4b7a6/…     all slots but the first one, those that begin with a fence, and the one with the seal
-//	orders/generations/00000001-swept      last: nothing is left to be deleted
+//	orders/generations/00000001            stays: no writer makes this generation again
+//	orders/generations/00000001-removed    created first: from now on the file is neither opened nor listed
+//	orders/00000001/3f2a9c0d11e4b7a6/…     deleted, except the first slot, slots that begin with a fence, and the slot with the seal
+//	orders/generations/00000001-swept      created last: nothing is left to delete
 //
-// A writer that has its fence in the file tries to create a slot that is its own, or that begins with another writer's fence: a
-// slot is only created at the end, and after its own fence each writer knows everything before. A writer that is about to fence
-// asks the registry again after that, which by then names another file.
+// If a writer with its fence in the file creates a slot, the slot of that name is either its own or begins with another writer's
+// fence: slots are only created at the end, and after its own fence a writer knows everything before the end. A writer that is
+// about to fence queries the registry again after its fence, which by then names another file.
 
 const (
 	removedSuffix = "-removed"
 	sweptSuffix   = "-swept"
 
-	markerOffset = 32 // of the sync marker in the file header, see FORMAT.md
+	markerOffset = 32 // offset of the sync marker in the file header, see FORMAT.md
 	markerSize   = 16
 	fenceMagic   = "FPF1"
 	alignment    = 8
-	largestFence = 70 << 10 // bytes; no fence takes more
+	largestFence = 70 << 10 // bytes; no fence is larger
 )
 
-// errRemoved says that a file was removed. It matches fs.ErrNotExist.
+// errRemoved means that a file was removed. It matches fs.ErrNotExist.
 var errRemoved = fmt.Errorf("it was removed as an old one: %w", fs.ErrNotExist)
 
-// isRemoved tells whether a generation was removed, or is being removed.
+// isRemoved reports whether a generation was removed, or is being removed.
 func (f *FS) isRemoved(typ string, generation uint64) (bool, error) {
 	_, err := f.size(generationSlot(typ, generation) + removedSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,13 +54,13 @@ func (f *FS) mark(typ string, generation uint64, suffix string) error {
 	return f.create(generationSlot(typ, generation)+suffix, []byte(strings.TrimPrefix(suffix, "-")))
 }
 
-// removeGeneration removes a file that has a name. It may be called again if it fails.
+// removeGeneration removes a named file. It may be called again if it fails.
 func (f *FS) removeGeneration(typ string, generation uint64) error {
 	nonce, err := f.nonce(typ, generation)
 	if err != nil {
 		return err
 	}
-	// rule: readers are told first: what is half removed would pass for damage.
+	// rule: the file is marked as removed first: readers would take a half-removed file for damage.
 	if err := f.mark(typ, generation, removedSuffix); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (f *FS) sweep(d folder) error {
 	first := all.pieces[0]
 	head, err := f.readWhole(d.slot(0), first.size)
 	switch {
-	case first.off > 0, errors.Is(err, fs.ErrNotExist): // not to be taken for a file that is gone: its other slots are there
+	case first.off > 0, errors.Is(err, fs.ErrNotExist): // an error of its own, not fs.ErrNotExist: the other slots exist
 		return d.unswept("is missing")
 	case err != nil:
 		return err
@@ -96,14 +96,14 @@ func (f *FS) sweep(d folder) error {
 	g.SetLimit(requests)
 	for i, p := range all.pieces[1:] { // the first one stays
 		g.Go(func() error {
-			// rule: no slot is deleted that begins with a fence: it is what tells those who wrote before that they were overtaken.
+			// rule: no slot that begins with a fence is deleted: it tells earlier writers that they were overtaken.
 			if p.size <= largestFence {
 				switch b, err := f.readWhole(d.slot(p.off), p.size); {
 				case errors.Is(err, fs.ErrNotExist):
 					return nil
 				case err != nil:
 					return err
-				case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence): // behind the zeros that align it
+				case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence): // after the zeros that align it
 					return nil
 				}
 			}
@@ -114,9 +114,9 @@ func (f *FS) sweep(d folder) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	last, end := 0, int64(0) // of those before, the last one that goes, and where they end
+	last, end := 0, int64(0) // of the slots so far, the last one to be deleted, and where they end
 	for i, p := range all.pieces {
-		// rule: the slot with the seal also stays if somebody put others far behind it.
+		// rule: the slot with the seal also stays if slots were put far after it by hand.
 		if p.off-end > mostMissing {
 			goes[last] = false
 		}
@@ -133,7 +133,8 @@ func (f *FS) sweep(d folder) error {
 	return g.Wait()
 }
 
-// unswept is the error of a removed file whose first slot cannot be used. The remedy deletes none of the others: which ones stop old writers is not known.
+// unswept returns the error of a removed file whose first slot is unusable. The remedy deletes none of the others, because it is unknown which of
+// them stop old writers.
 func (d folder) unswept(what string) error {
 	return fmt.Errorf("%w: %s: the first slot of this removed file %s, and without it nothing tells which of the others are still needed; "+
 		"restore it from a backup, or create the value %s: then they all stay", storage.ErrIntegrity, d, what, generationSlot(d.typ, d.generation)+sweptSuffix)
@@ -166,7 +167,7 @@ func marked(entries []Entry, suffix string) map[string]bool {
 	return names
 }
 
-// generationOf returns the generation that the value with this name is about.
+// generationOf returns the generation of the generation slot with this name.
 func generationOf(typ, name string) (generation uint64, ok bool) {
 	generation, err := strconv.ParseUint(path.Base(name), 10, 64)
 	if err != nil || name != generationSlot(typ, generation) {

@@ -12,24 +12,24 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Requests. A Store makes one attempt per call. The retries are here: as long as the answer is unclear,
-// and for patience at most.
+// Requests. A Store makes one attempt per call. This file retries while the answer is unclear,
+// for at most patience.
 
 const (
-	attempt  = 10 * time.Second // for one answer
-	patience = 30 * time.Second // for all attempts at the same request
+	attempt  = 10 * time.Second // limit of one attempt
+	patience = 30 * time.Second // limit of all attempts at the same request
 	shortest = 20 * time.Millisecond
 	longest  = 2 * time.Second // between two attempts
 
-	// mostCreating is how many bytes are being created at a time in all files of an FS together. A client copies what it sends, some two or three
-	// times; without a bound there are as many copies as types.
+	// mostCreating is how many bytes all files of an FS together create concurrently. Clients copy the bytes that they send, some two or
+	// three times; without a bound there would be as many copies as types.
 	mostCreating = 16 << 20
 )
 
-// errTaken says that another value has the name. It matches fs.ErrExist.
+// errTaken means that another value has the name. It matches fs.ErrExist.
 var errTaken = fmt.Errorf("another value has this name: %w", fs.ErrExist)
 
-// retry calls try until its answer is clear, for patience at most. room is how many bytes are created.
+// retry calls try until its answer is clear, for at most patience. room is how many bytes it creates.
 func (f *FS) retry(room int64, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
@@ -45,7 +45,7 @@ func (f *FS) retry(room int64, try func(context.Context) error) error {
 	}
 }
 
-// once makes one attempt, when there is memory for its bytes. The time that it waits for that is not the attempt's own.
+// once makes one attempt as soon as there is memory for its bytes. The wait does not count against the time of the attempt.
 func (f *FS) once(ctx context.Context, room int64, try func(context.Context) error) error {
 	if room = min(room, mostCreating); room > 0 {
 		if err := f.room.Acquire(ctx, room); err != nil {
@@ -58,13 +58,13 @@ func (f *FS) once(ctx context.Context, room int64, try func(context.Context) err
 	return try(ctx)
 }
 
-// isClear tells whether a retry would get the same answer.
+// isClear reports whether a retry would get the same answer.
 func isClear(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnordered) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)
 }
 
-// create creates a value, or finds that an earlier attempt of its own has done so. errTaken means that
+// create creates a value, or finds that an earlier attempt of its own created it. errTaken means that
 // another value has the name. After any other error the value may appear at any later time.
 func (f *FS) create(name string, data []byte) error {
 	err := f.retry(int64(len(data)), func(ctx context.Context) error {
@@ -72,12 +72,12 @@ func (f *FS) create(name string, data []byte) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// rule: what is there is ours only if it has our bytes. They have the random number of this session in them, so
-		// nobody else's are the same.
+		// rule: an existing value is ours only if it has our bytes. They contain the random number of this session, so
+		// no other writer's bytes are the same.
 		there, err := f.readIf(ctx, name, int64(len(data)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// A fail-over has taken it back. The name is free again.
+			// A fail-over has rolled it back. The name is free again.
 			return fmt.Errorf("%s: %s was there and is gone", f.store, name)
 		case err != nil:
 			return err
@@ -86,13 +86,13 @@ func (f *FS) create(name string, data []byte) error {
 		}
 		return nil
 	})
-	if errors.Is(err, ErrFull) && !errors.Is(err, storage.ErrNoSpace) { // of a Store that does not use Full
+	if errors.Is(err, ErrFull) && !errors.Is(err, storage.ErrNoSpace) { // from a Store that does not use Full
 		return &storage.NoSpaceError{Path: f.store.String(), InStore: true, Err: err}
 	}
 	return err
 }
 
-// readIf reads a value of so many bytes. Another one, which may be of any size, is left alone: its bytes are nil.
+// readIf reads a value of size bytes. It does not read a value of another size, which may be huge, and returns nil for it.
 func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error) {
 	if n, err := f.store.Size(ctx, name); err != nil || n != size {
 		return nil, err
@@ -100,11 +100,11 @@ func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error
 	return f.whole(ctx, name, size)
 }
 
-// whole reads a value that had so many bytes when it was listed.
+// whole reads a value that had size bytes when it was listed.
 func (f *FS) whole(ctx context.Context, name string, size int64) ([]byte, error) {
 	b, err := f.store.Read(ctx, name)
 	if err == nil && int64(len(b)) != size {
-		// rule: a part that arrived is not the value. Somebody may have replaced that by one of another size: the store says so.
+		// rule: a part of a value is not the value. If the value was replaced by one of another size, the store reports that size.
 		switch size, err := f.store.Size(ctx, name); {
 		case err != nil:
 			return nil, err
@@ -128,7 +128,7 @@ func (f *FS) read(name string) ([]byte, error) {
 	return ask(f, func(ctx context.Context) ([]byte, error) { return f.store.Read(ctx, name) })
 }
 
-// readWhole is read of a value that had so many bytes when it was listed.
+// readWhole is read for a value that had size bytes when it was listed.
 func (f *FS) readWhole(name string, size int64) ([]byte, error) {
 	return ask(f, func(ctx context.Context) ([]byte, error) { return f.whole(ctx, name, size) })
 }

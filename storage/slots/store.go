@@ -10,13 +10,13 @@ import (
 )
 
 // Store keeps values under names. A value never changes: it is created whole or not at all, and at
-// most once under its name. Create is the only deciding call, so only Create must be atomic among
-// all clients of the store, on any machine:
+// most once under its name. Create is the only call that decides between writers, so only Create must
+// be atomic among all clients of the store, on any machine:
 //
-//	Create(a, x)   nil         x is there, durable, and was not before
-//	               ErrExist    another value is there already, durable; nothing was changed
+//	Create(a, x)   nil         x exists, is durable, and did not exist before
+//	               ErrExist    another value exists already and is durable; nothing was changed
 //	               *RefusedError, ErrFull: nothing was changed, and nothing will be
-//	               other       unclear: it may be there, or appear at any later time
+//	               other       unclear: x may exist, or appear at any later time
 //
 // A name is 1 to 500 bytes of a-z, 0-9, '.', '_', '-' and '/': parts between slashes, none of them
 // empty, "." or "..". Names contain types, see package storage.
@@ -27,50 +27,50 @@ type Store interface {
 	// Create stores data under name if the name has no value. It keeps no reference to data. The
 	// value is durable when Create has returned nil or an error that matches fs.ErrExist.
 	Create(ctx context.Context, name string, data []byte) error
-	// Read returns the value under name. An error that matches fs.ErrNotExist says that no value
-	// existed at a moment during the call: no Create had returned before it (not "not visible
-	// yet").
+	// Read returns the value under name. An error that matches fs.ErrNotExist proves that no value
+	// existed at some moment during the call: no Create had returned before that moment. "Not visible
+	// yet" is not enough.
 	Read(ctx context.Context, name string) ([]byte, error)
-	// Size returns the length of the value under name, bytes; fs.ErrNotExist as for Read.
+	// Size returns the length of the value under name, in bytes; fs.ErrNotExist means the same as for Read.
 	Size(ctx context.Context, name string) (int64, error)
 	// List returns the values whose names begin with folder and a slash and have no further slash,
-	// by name. It is a hint and may be arbitrarily stale. A folder that does not exist is empty.
+	// sorted by name. It is a hint and may be arbitrarily stale. A folder that does not exist is empty.
 	List(ctx context.Context, folder string) ([]Entry, error)
 	// Folders returns, for all names that begin with folder and a slash and have a further slash,
 	// the part between these slashes, sorted, each once; "" is the root. It is a hint, like List.
 	Folders(ctx context.Context, folder string) ([]string, error)
 	// Delete removes the value under name. It is not an error if there is none.
 	Delete(ctx context.Context, name string) error
-	// MaxValue returns the maximum length of a value, bytes.
+	// MaxValue returns the maximum length of a value, in bytes.
 	MaxValue() int
 	// String returns the store's address, without secrets, for messages.
 	String() string
 }
 
-// Costly is implemented by a Store whose Create has a cost of its own: money, or a round trip that
+// Costly is implemented by a Store whose Create has a fixed cost: money, or a round trip that
 // every single message would pay.
 type Costly interface {
 	// Linger is how long data should wait for more data to share a Create with. It is for callers whose
-	// waiting data is safe elsewhere; no method of this package waits.
+	// waiting data is safe elsewhere; no method of this package lingers.
 	Linger() time.Duration
 }
 
-// Ordered is implemented by a Store that finds names by their order, so that the end of a folder is listed without a look at
-// the rest. The answers are hints, as those of List.
+// Ordered is implemented by a Store that looks up names by their order, and can therefore list the end of a folder without reading
+// the rest. The answers are hints, like those of List.
 type Ordered interface {
-	// Count returns about how many values List would return, without a look at the values.
+	// Count returns about how many values List would return, without reading the values.
 	Count(ctx context.Context, folder string) (int, error)
-	// Last returns the last of the values that List would return; one without a name if there is none.
+	// Last returns the last of the values that List would return, or the zero Entry if there is none.
 	Last(ctx context.Context, folder string) (Entry, error)
-	// Between returns those of the values that List would return whose names are not before from, and before to; an empty to is
-	// behind all names. If n is not 0, it returns only the first n of them.
+	// Between returns the values of List with from <= name < to; an empty to is after all names. If n is not 0, it returns only the
+	// first n of them.
 	Between(ctx context.Context, folder, from, to string, n int) ([]Entry, error)
 }
 
-// ErrUnordered is the answer of an Ordered around a Store that is not: use List instead.
+// ErrUnordered is returned by an Ordered that wraps a Store without Ordered: use List instead.
 var ErrUnordered = errors.New("the store does not find names by their order")
 
-// OrderedOf returns the store as an Ordered. If it is none, no request is made, and every answer is ErrUnordered.
+// OrderedOf returns the store as an Ordered. If the store does not implement it, every method returns ErrUnordered without a request.
 func OrderedOf(s Store) Ordered {
 	if o, ok := s.(Ordered); ok {
 		return o
@@ -102,16 +102,16 @@ type Entry struct {
 	Size int64  // bytes
 }
 
-// ErrFull says that the store has no space. Nothing was changed. A Store returns Full.
+// ErrFull means that the store has no space. Nothing was changed. A Store returns it through Full.
 var ErrFull = errors.New("the store is full")
 
 // Full returns the error of a store that has no space. where begins with the store's address; answer is
-// what the store said. It matches ErrFull, and is the *storage.NoSpaceError that a full disk causes, too.
+// the store's own error. The result matches ErrFull, and is a *storage.NoSpaceError, the error of a full disk.
 func Full(where string, answer error) error {
 	return &storage.NoSpaceError{Path: where, InStore: true, Err: fmt.Errorf("%w: %w", ErrFull, answer)}
 }
 
-// RefusedError says that a store permanently refuses a request, until a person changes something:
+// RefusedError means that a store refuses a request permanently, until an operator changes something:
 // credentials, a permission, a setting. Nothing was changed.
 type RefusedError struct {
 	Store  string // its address, without secrets
@@ -128,7 +128,7 @@ func (e *RefusedError) Error() string {
 	return s + "; " + e.Remedy
 }
 
-// Is makes the error storage.ErrRefused.
+// Is makes the error match storage.ErrRefused.
 func (e *RefusedError) Is(target error) bool { return target == storage.ErrRefused }
 
 // Unwrap returns the cause.
