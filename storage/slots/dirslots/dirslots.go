@@ -5,8 +5,8 @@
 //
 //	.slots/RANDOM: write, fsync ──▶ link(2) to orders/00000001/…/00000000000000004096 ──▶ fsync of the folder
 //
-// link(2) fails with EEXIST when the name is taken, on every machine that mounts the directory: it is
-// the one operation that NFS decides on the server for all clients. Appending, O_EXCL of old clients,
+// link(2) fails with EEXIST if the name is taken, on every machine that mounts the directory: it is
+// the one operation that an NFS server decides for all clients. Appends, O_EXCL of old clients,
 // locks and rename cannot replace it.
 package dirslots
 
@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	tempFolder = ".slots" // below the directory; what is being written
+	tempFolder = ".slots" // below the directory; holds values that are being written
 	maxValue   = 64 << 20
-	leftover   = 24 * time.Hour // after which nobody is still writing a file in tempFolder
-	staleTries = 5              // for a file that was removed and made again on another machine
+	leftover   = 24 * time.Hour // age at which a file in tempFolder is abandoned
+	staleTries = 5              // attempts to open a file that another machine removed and made again
 )
 
-// Linger is what [Store.Linger] returns. A Create is a file, some fsyncs and a link, each a round
+// Linger is what [Store.Linger] returns. A Create takes a file, some fsyncs and a link, each a round
 // trip to the file server.
 const Linger = 20 * time.Millisecond
 
@@ -49,7 +49,7 @@ var (
 // unmounted volume than a new store. It removes half-written files of writers that died more than a
 // day ago.
 //
-// A *slots.RefusedError says that the directory cannot be used.
+// A *slots.RefusedError means that the directory is unusable.
 func Open(dir string) (*Store, error) {
 	s := &Store{dir: filepath.Clean(dir)}
 	info, err := os.Stat(s.dir)
@@ -64,14 +64,14 @@ func Open(dir string) (*Store, error) {
 	if err := s.mkdirs(s.path(tempFolder)); err != nil {
 		return nil, s.explain(err)
 	}
-	// A process that cannot write here may read, and delete. A writer finds that out by the probe.
+	// A process without write access can still read, and delete. The probe of a writer detects missing access.
 	if err := s.explain(s.removeLeftovers()); err != nil && !errors.As(err, new(*slots.RefusedError)) && !errors.Is(err, slots.ErrFull) {
 		return nil, err
 	}
 	return s, nil
 }
 
-// String returns shared: and the directory.
+// String returns "shared:" followed by the directory.
 func (s *Store) String() string { return "shared:" + s.dir }
 
 // Linger implements slots.Costly.
@@ -86,7 +86,7 @@ func (s *Store) refused(reason, remedy string, err error) error {
 	return &slots.RefusedError{Store: s.String(), Reason: reason, Remedy: remedy, Err: err}
 }
 
-// explain translates errors of the operating system into those of package slots.
+// explain translates errors of the operating system into errors of package slots.
 func (s *Store) explain(err error) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
@@ -122,11 +122,11 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// rule: link(2), never rename: it fails when the name is taken, and never replaces a value.
+	// rule: link(2), never rename: it fails if the name is taken, and never replaces a value.
 	err := os.Link(temp, s.path(name))
 	if err != nil {
-		// rule: what counts is how many names the file has. NFS repeats a request whose answer was lost, and is
-		// told that its own success is in the way.
+		// rule: the file's link count decides, not the error of link(2). An NFS client retries a request whose answer was
+		// lost, and then gets EEXIST because of its own success.
 		linked, lerr := hasTwoNames(temp)
 		switch {
 		case lerr != nil:
@@ -136,7 +136,7 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 		}
 	}
 	if err == nil || errors.Is(err, fs.ErrExist) {
-		// rule: the name is durable before anybody is told that it is taken.
+		// rule: the name is durable before any caller learns that it is taken.
 		if err := s.syncDir(filepath.Dir(s.path(name))); err != nil {
 			return s.unclear(name, err)
 		}
@@ -145,15 +145,15 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	return s.explain(hideNames(err))
 }
 
-// unclear makes the error of a Create after which the value may exist.
+// unclear returns the error of a Create after which the value may exist.
 //
-// rule: an error behind link(2) is not ErrFull or a refusal, which say that nothing was changed.
+// rule: an error after link(2) is not ErrFull or a refusal, which mean that nothing was changed.
 func (s *Store) unclear(name string, err error) error {
 	return fmt.Errorf("%s: it is not known whether %s was created: %v", s, name, err)
 }
 
-// hasTwoNames tells whether a file has a name besides this one. It opens the file by name, which
-// makes a client of NFS ask the server; fstat would show what it remembers.
+// hasTwoNames reports whether a file has a name besides this one. It opens the file by name, which
+// makes an NFS client query the server; fstat may return cached attributes.
 func hasTwoNames(name string) (bool, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *Store) write(ctx context.Context, temp string, data []byte) error {
 		return err
 	}
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
-	if errors.Is(err, fs.ErrNotExist) { // somebody has removed the folder
+	if errors.Is(err, fs.ErrNotExist) { // the folder was removed by hand
 		if err := s.mkdirs(filepath.Dir(temp)); err != nil {
 			return err
 		}
@@ -179,14 +179,14 @@ func (s *Store) write(ctx context.Context, temp string, data []byte) error {
 	if err != nil {
 		return hideNames(err)
 	}
-	// rule: a value gets its name when it is durable.
+	// rule: a value gets its name only after it is durable.
 	if _, err = f.Write(data); err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
 }
 
-// hideNames makes errors about our own temporary names and folders unclear, so that they are not taken
+// hideNames makes errors about temporary names and folders of the store unclear, so that they are not taken
 // for an answer about a value.
 func hideNames(err error) error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +195,7 @@ func hideNames(err error) error {
 	return err
 }
 
-// mkdirs makes a folder and those above it, down from the directory of the store, durably.
+// mkdirs makes a folder and its parents below the directory of the store, durably.
 func (s *Store) mkdirs(dir string) error {
 	if dir == s.dir || len(dir) < len(s.dir) {
 		return nil
@@ -209,16 +209,16 @@ func (s *Store) mkdirs(dir string) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil // its creator syncs its name, and so does every creator of a value in it
+		return nil // the process that made it syncs its name, and so does every Create of a value in it
 	case err != nil:
 		return hideNames(err)
 	}
 	return s.syncDir(filepath.Dir(dir))
 }
 
-// syncDir makes the names in a folder durable, and its own up to the directory of the store.
+// syncDir makes the names in a folder durable, and those of the folder and its parents, up to the directory of the store.
 //
-// rule: names come before content: who made a folder may have died before it synced the one above.
+// rule: parent names are synced, too: the process that made a folder may have died before it synced the folder's parent.
 func (s *Store) syncDir(dir string) error {
 	for {
 		d, err := os.Open(dir)
@@ -237,10 +237,10 @@ func (s *Store) syncDir(dir string) error {
 
 // open opens the file of a value.
 //
-// rule: what is not there is looked for again after its folders were opened: a client of NFS may
-// remember for a minute that a name is not there, and it is the end of a file where no slot is.
-// Opening a folder makes the client ask the server whether it has changed (close-to-open
-// consistency), and if so forget what it remembers of the names in it.
+// rule: a missing name is looked up again after its folders were opened: an NFS client may cache
+// for a minute that a name does not exist, and a missing slot marks the end of a file.
+// Opening a folder makes the client query the server whether the folder has changed (close-to-open
+// consistency), and if so, drop its cache of the names in it.
 func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
 	again := true
 	for try := 1; ; try++ {
@@ -276,7 +276,7 @@ func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
 }
 
 // openFolders opens the directory of the store and the folders below it, down to dir. A
-// missing folder is no answer about a value: the next look for the value is.
+// missing folder is not an error: the next lookup of the value decides.
 func (s *Store) openFolders(dir string) error {
 	if len(dir) > len(s.dir) {
 		if err := s.openFolders(filepath.Dir(dir)); err != nil {
@@ -288,7 +288,7 @@ func (s *Store) openFolders(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return hideNames(err) // without its directory nothing is known of the store
+		return hideNames(err) // without its directory, nothing is known about the store
 	}
 	return d.Close()
 }
@@ -318,7 +318,7 @@ func (s *Store) Size(ctx context.Context, name string) (int64, error) {
 	return info.Size(), nil
 }
 
-// entries returns what is in a folder, by name; nothing if it does not exist.
+// entries returns the entries of a folder, sorted by name; none if the folder does not exist.
 func (s *Store) entries(ctx context.Context, folder string) ([]fs.DirEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -380,8 +380,8 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.explain(err)
 }
 
-// removeLeftovers removes temporary files that nobody is writing any more. It judges their age by the
-// clock that gives files their times, which may be another machine's.
+// removeLeftovers removes temporary files that no process is still writing. It measures their age by the
+// clock that sets file times, which may be another machine's.
 func (s *Store) removeLeftovers() error {
 	found, err := os.ReadDir(s.path(tempFolder))
 	if err != nil || len(found) == 0 {

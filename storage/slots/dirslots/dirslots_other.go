@@ -6,5 +6,5 @@ import "os"
 
 const openFlags = 0
 
-// names cannot tell here. An answer that was lost and repeated stays unclear.
+// names returns 0: the number of names is unknown here. A retry after a lost answer therefore stays unclear.
 func names(os.FileInfo) uint64 { return 0 }

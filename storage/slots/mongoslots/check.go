@@ -9,12 +9,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// Check queries the server whether the collection is suitable for slots, and returns a
+// Check examines whether the collection is suitable for slots. It returns a
 // [*slots.RefusedError] with the remedy if documents expire (capped, TTL), if a name could exist
 // twice (a shard key other than _id), if two names could be equal (a collation), or if some values
 // would be refused (a validator, another unique index). A missing collection is fine: the first
 // Create makes it. Check also refuses a replica set that acknowledges writes before they are in a
-// journal, if the user may see its configuration. Check changes nothing, and takes two to five
+// journal, if the user may read its configuration. Check changes nothing, and takes two to five
 // round trips.
 func (s *Store) Check(ctx context.Context) error {
 	ctx = alone(ctx)
@@ -37,8 +37,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.checkSharding(ctx)
 }
 
-// checkSet looks at the configuration of a replica set, if the user may see it. It is no role that
-// a worker needs: the default is good.
+// checkSet examines the configuration of a replica set, if the user may read it. A worker does not need
+// that role: the default configuration is suitable.
 //
 //	replSetGetConfig
 func (s *Store) checkSet(ctx context.Context) error {
@@ -49,7 +49,7 @@ func (s *Store) checkSet(ctx context.Context) error {
 		}
 		return nil
 	}
-	// rule: what a majority has only in its memory is not durable
+	// rule: a write that a majority has only in memory is not durable
 	if journal, ok := raw.Lookup("config", "writeConcernMajorityJournalDefault").BooleanOK(); ok && !journal {
 		return s.unfit("the replica set acknowledges writes before they are journaled",
 			"set writeConcernMajorityJournalDefault: true with rs.reconfig()")
@@ -57,12 +57,12 @@ func (s *Store) checkSet(ctx context.Context) error {
 	return nil
 }
 
-// unfit is a refusal of the collection.
+// unfit returns a refusal of the collection.
 func (s *Store) unfit(reason, remedy string) error {
 	return s.refused("use the collection", s.collection, reason, remedy, nil)
 }
 
-// checkCollection looks at how the collection was made.
+// checkCollection examines the options of the collection.
 //
 //	listCollections {name}
 func (s *Store) checkCollection(ctx context.Context) (there bool, err error) {
@@ -85,7 +85,7 @@ func (s *Store) checkCollection(ctx context.Context) (there bool, err error) {
 		// rule: nothing but Delete removes a value
 		{"capped", "it is capped: the server removes its oldest values", "copy it" + anew},
 		{"expireAfterSeconds", "its values expire", `turn that off: collMod {expireAfterSeconds: "off"}`},
-		// A collation may say that two names are one, and sorts them in another way.
+		// A collation may treat two names as equal, and sorts them differently.
 		{"collation", "it has a collation", "copy it" + anew},
 		{"validator", "it has a validator, which may refuse values", "remove it: collMod {validator: {}}"},
 	} {
@@ -96,7 +96,7 @@ func (s *Store) checkCollection(ctx context.Context) (there bool, err error) {
 	return true, nil
 }
 
-// isSet tells whether an option says more than its default.
+// isSet reports whether an option differs from its default.
 func isSet(v bson.RawValue) bool {
 	if b, ok := v.BooleanOK(); ok {
 		return b
@@ -109,7 +109,7 @@ func isSet(v bson.RawValue) bool {
 	return v.Type != bson.TypeNull
 }
 
-// checkIndexes looks at the indexes.
+// checkIndexes examines the indexes.
 //
 //	listIndexes
 func (s *Store) checkIndexes(ctx context.Context) error {
@@ -136,16 +136,16 @@ func (s *Store) checkIndexes(ctx context.Context) error {
 	return nil
 }
 
-// isByName tells whether a key is _id and nothing else.
+// isByName reports whether a key is _id and nothing else.
 func isByName(key bson.Raw) bool {
 	elements, err := key.Elements()
 	return err == nil && len(elements) == 1 && elements[0].Key() == "_id"
 }
 
-// checkSharding asks a mongos for the shard key: each shard has an index of its own, so a name that
-// two shards may have is not unique.
+// checkSharding queries a mongos for the shard key: each shard has an index of its own, so a name that
+// may be on two shards is not unique.
 //
-//	find {_id: ns} in config.collections; where that is not permitted: collStats
+//	find {_id: ns} in config.collections; if that is not permitted: collStats
 func (s *Store) checkSharding(ctx context.Context) error {
 	raw, err := s.db.Client().Database("config").Collection("collections").FindOne(ctx, bson.D{
 		{Key: "_id", Value: s.db.Name() + "." + s.collection},
@@ -159,7 +159,7 @@ func (s *Store) checkSharding(ctx context.Context) error {
 	case err != nil:
 		return s.explain(ctx, "look up the shard key of", s.collection, err)
 	}
-	// rule: a name is on one shard only, or it could be there twice
+	// rule: a name is on one shard only, or it could exist twice
 	if key, ok := raw.Lookup("key").DocumentOK(); !ok || !isByName(key) {
 		return s.unfit(
 			fmt.Sprintf("its shard key is %v, so that a name may be there once on each shard", raw.Lookup("key")),
@@ -168,13 +168,13 @@ func (s *Store) checkSharding(ctx context.Context) error {
 	return nil
 }
 
-// checkUnsharded is for users who may not see shard keys.
+// checkUnsharded is checkSharding for users that may not read shard keys.
 func (s *Store) checkUnsharded(ctx context.Context) error {
 	raw, err := s.db.RunCommand(ctx, bson.D{{Key: "collStats", Value: s.collection}}).Raw()
 	if err != nil {
 		return s.explain(ctx, "examine the collection", s.collection, err)
 	}
-	// rule: a shard key that nobody has seen is not _id
+	// rule: an unknown shard key is not _id
 	if sharded, ok := raw.Lookup("sharded").BooleanOK(); ok && !sharded {
 		return nil
 	}
@@ -190,7 +190,7 @@ type greeting struct {
 
 func (g greeting) isRouter() bool { return g.Message == "isdbgrid" }
 
-// hello asks the server what it is. Before MongoDB 4.4.2 the command is called isMaster.
+// hello returns the server's description of itself. Before MongoDB 4.4.2 the command is called isMaster.
 func (s *Store) hello(ctx context.Context) (g greeting, err error) {
 	admin := s.db.Client().Database("admin")
 	err = admin.RunCommand(alone(ctx), bson.D{{Key: "hello", Value: 1}}).Decode(&g)
@@ -200,7 +200,7 @@ func (s *Store) hello(ctx context.Context) (g greeting, err error) {
 	return g, err
 }
 
-// standsAlone tells whether the server is neither a member of a set nor a router to some.
+// standsAlone reports whether the server is neither a member of a replica set nor a router.
 func (s *Store) standsAlone(ctx context.Context) (bool, error) {
 	g, err := s.hello(ctx)
 	return err == nil && g.Set == "" && !g.isRouter(), err

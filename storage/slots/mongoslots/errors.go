@@ -44,8 +44,8 @@ const (
 // explain says what failed and what to do about it. The driver's errors name hosts, never
 // credentials.
 //
-// rule: an error is a refusal only if it is known to be one. All others are unclear: what was asked
-// for may have happened, or may happen later.
+// rule: an error is a refusal only if it is known to be one. All others are unclear: the request
+// may have been applied, or may be applied later.
 func (s *Store) explain(ctx context.Context, doing, name string, err error) error {
 	unclear := func(why string) error {
 		return fmt.Errorf("%s: %s %s: %s%w", s.address, doing, name, why, err)
@@ -55,7 +55,7 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %s %s: %w (%w)", s.address, doing, name, context.Cause(ctx), err)
-	// rule: a write that is not where it should be is a write; a later answer tells
+	// rule: a write that missed its write concern is still a write; a later answer tells whether it lasts
 	case onlyHere(err):
 		return unclear("written, but it may not be durable: ")
 	}
@@ -63,8 +63,8 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 	if remedy := mongoerr.TLS(err); remedy != "" {
 		return unclear(remedy + ": ")
 	}
-	// rule: who is shutting down, or looks for a primary, refuses nothing for good, whatever it
-	// cannot do meanwhile, such as to know a user
+	// rule: a server that is shutting down, or a set that is electing a primary, refuses nothing permanently, whatever it
+	// cannot do meanwhile, such as authenticating a user
 	if reason, _ := mongoerr.Passing(err); reason != "" {
 		return unclear(reason + ": ")
 	}
@@ -82,22 +82,22 @@ func (s *Store) refused(doing, name, reason, remedy string, err error) error {
 	return &slots.RefusedError{Store: s.address, Reason: reason, Remedy: remedy, Err: err}
 }
 
-// onlyHere tells whether a write was answered without being where the write concern wants it.
+// onlyHere reports whether the server answered a write without satisfying its write concern.
 func onlyHere(err error) bool {
 	var we mongo.WriteException
 	return errors.As(err, &we) && we.WriteConcernError != nil
 }
 
-// isFull: the codes are given before anything is written.
+// isFull reports whether the server has no space. Servers return these codes before they write anything.
 func isFull(err error) bool {
 	return hasCode(err, codeOutOfDiskSpace) || hasCode(err, codeQuotaExceeded) ||
-		// Atlas has one code for all its own errors, and blocks writes when a disk is nearly full.
+		// Atlas has one code for all its own errors, and blocks writes if a disk is nearly full.
 		hasCode(err, codeAtlas) && strings.Contains(err.Error(), "space quota") ||
 		hasCode(err, codeUserWritesBlocked) && strings.Contains(strings.ToLower(err.Error()), "disk")
 }
 
-// refusal tells why the server does not do what it is asked for, "" if that is not certain or may
-// pass, and what a person has to do. The codes are given before anything is written.
+// refusal returns why the server refuses a request, and what an operator has to do; "" if the refusal is uncertain or may
+// be temporary. Servers return these codes before they write anything.
 func (s *Store) refusal(err error) (reason, remedy string) {
 	const (
 		who   = "check user, password, authMechanism and authSource in the URL"
@@ -135,7 +135,7 @@ func (s *Store) refusal(err error) (reason, remedy string) {
 	return "", ""
 }
 
-// isConcernUnknown tells whether the server refuses to read linearizably, now and always.
+// isConcernUnknown reports whether the server permanently refuses linearizable reads.
 func isConcernUnknown(err error) bool {
 	switch codeOf(err) {
 	case codeNotAReplicaSet, codeBadValue, codeFailedToParse, codeInvalidOptions,
@@ -145,7 +145,7 @@ func isConcernUnknown(err error) bool {
 	return false
 }
 
-// codeOf is the server's code, or 0.
+// codeOf returns the server's code, or 0.
 func codeOf(err error) int {
 	var server mongo.ServerError
 	if errors.As(err, &server) {

@@ -32,7 +32,7 @@ func ExampleOpen() {
 	}
 }
 
-// Slots over a client that the application has already. The collection is examined before the first
+// Slots over an existing client of the application. The collection is checked before its first
 // use.
 func ExampleNew() {
 	ctx := context.Background()
@@ -52,7 +52,7 @@ func ExampleNew() {
 	fmt.Println(list, err)
 }
 
-// A mistake that a person has to correct is a [*slots.RefusedError] with the remedy. It
+// A mistake that an operator has to correct causes a [*slots.RefusedError] with the remedy. It
 // contains no secret.
 func ExampleOpen_refused() {
 	_, err := mongoslots.Open(context.Background(), "mongodb://bob:s3cret@db1/local", mongoslots.Options{})

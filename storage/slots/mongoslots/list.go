@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// The names of a folder are a range of the index of _id, as texts are sorted by their bytes there.
+// The names of a folder are a range of the index of _id, which sorts strings by their bytes.
 // '0' is the byte that follows '/':
 //
 //	a/         from here
@@ -23,19 +23,19 @@ import (
 //	a/x-1        another one
 //	a/x/1    ┐
 //	a/x/2    │   the values of a/x: skipped at once
-//	a/x0     ┘   … by going on from here
+//	a/x0     ┘   … by continuing here
 //	a0         to here
 //
-// So both bounds of every find are known, and a deeper folder costs the same, however much it
-// holds.
+// So both bounds of every find are known, and a deeper folder costs the same, however many values it
+// has.
 
-// firstBatch is how many documents the first answer to a listing has at most.
+// firstBatch is the maximum number of documents in the first answer to a listing.
 const firstBatch = 16
 
-// all is the bound of the root: names consist of bytes below it.
+// all is the upper bound of the root: names consist of bytes below it.
 const all = "\x7f"
 
-// span is a range of names: at or after from, and before to.
+// span is a range of names: from <= name < to.
 type span struct{ prefix, from, to string }
 
 func folderSpan(folder string) span {
@@ -61,7 +61,7 @@ func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) 
 	return s.list(ctx, folder, folderSpan(folder), 0)
 }
 
-// list returns the values of a folder whose names are in a span, or the first n of them if that is not 0.
+// list returns the values of a folder whose names are in a span, or only the first n of them if n is not 0.
 func (s *Store) list(ctx context.Context, folder string, r span, n int) ([]slots.Entry, error) {
 	var list []slots.Entry
 	for r.from < r.to && (n == 0 || len(list) < n) {
@@ -89,7 +89,7 @@ func (s *Store) Between(ctx context.Context, folder, from, to string, n int) ([]
 	return s.list(ctx, folder, r, n)
 }
 
-// Count returns how many documents a folder has, see [slots.Ordered.Count]. The server looks at the index alone.
+// Count returns how many documents a folder has, see [slots.Ordered.Count]. The server uses the index alone.
 //
 //	aggregate $match {_id: {$gte, $lt}}, $group; index: _id
 func (s *Store) Count(ctx context.Context, folder string) (int, error) {
@@ -120,8 +120,8 @@ func (s *Store) Last(ctx context.Context, folder string) (slots.Entry, error) {
 	}
 }
 
-// lastValue returns the value with the last name of a span. If that is not ours, or goes on with another slash, before is where to go on
-// before it.
+// lastValue returns the value with the last name of a span. If that is foreign, or its name continues with another slash, the caller has to
+// continue with the names before "before".
 //
 //	find {_id: {$gte, $lt}}, sort _id descending, projection n, limit 1; index: _id
 func (s *Store) lastValue(ctx context.Context, r span) (e slots.Entry, before string, err error) {
@@ -138,7 +138,7 @@ func (s *Store) lastValue(ctx context.Context, r span) (e slots.Entry, before st
 	switch {
 	case err != nil:
 		return slots.Entry{}, "", err
-	case name >= r.to: // from here it would go round for ever, too
+	case name >= r.to: // continuing from here would loop forever, too
 		return slots.Entry{}, "", errNotAsked(name)
 	case deeper:
 		return slots.Entry{}, r.prefix + part + "/", nil
@@ -157,7 +157,7 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 			return nil, err
 		}
 	}
-	var list []string // not sorted: a-/1 comes before a/1
+	var list []string // not sorted: a-/1 precedes a/1
 	r := folderSpan(folder)
 	for {
 		part, err := s.firstFolder(ctx, r)
@@ -175,8 +175,8 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 	}
 }
 
-// firstFolder returns the first part behind the prefix of all names of the span that go on with
-// another slash; nil = there is none. The server looks at the index alone.
+// firstFolder returns the first part after the prefix among the names of the span that continue with
+// another slash; nil if there is none. The server uses the index alone.
 //
 //	find {_id: {$gte, $lt, $regex: ^prefix[^/]*/}}, sort _id, projection _id, limit 1; index: _id
 func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err error) {
@@ -198,16 +198,16 @@ func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err erro
 	return &first, err
 }
 
-// appendValues finds the values of a span, sorted by _id, projection n, limit n, up to the first name that goes on with another slash: next
-// is where to go on behind that folder, or behind what is not ours, or empty. Index: _id. Where we list there is no such folder, so one find
-// suffices; of one that is there only the first few documents come along. What is not ours is left out.
+// appendValues finds the values of a span, sorted by _id, projection n, limit n, up to the first name that continues with another slash. The
+// listing continues at next, after that folder or after foreign documents, unless next is empty. Index: _id. The folders that Fencepost lists
+// contain no folders, so one find suffices; otherwise only the first few documents of the folder are transferred. Foreign documents are left out.
 func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n int) (next string, err error) {
 	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().SetLimit(int64(n)).
 		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetBatchSize(int32(max(n, firstBatch))))
 	if err != nil {
 		return "", err
 	}
-	cur.SetBatchSize(0) // from now on as many as fit
+	cur.SetBatchSize(0) // later batches have as many as fit
 	defer cur.Close(context.WithoutCancel(ctx))
 	found := 0
 	for ; cur.Next(alone(ctx)); found++ {
@@ -220,7 +220,7 @@ func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n
 		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
 			*list = append(*list, e)
 		}
-		next = name + "!" // all that a valid name can go on with is behind it
+		next = name + "!" // '!' precedes every character that can follow in a valid name
 	}
 	if n == 0 || found < n {
 		next = ""
@@ -228,9 +228,9 @@ func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n
 	return next, cur.Err()
 }
 
-// deeper returns the first part of a name behind the prefix of the span, if the name goes on with another slash.
+// deeper returns the first part of a name after the prefix of the span, if the name continues with another slash.
 func (r span) deeper(name string) (part string, ok bool, err error) {
-	if name < r.from || !strings.HasPrefix(name, r.prefix) { // from here it would go round for ever
+	if name < r.from || !strings.HasPrefix(name, r.prefix) { // continuing from here would loop forever
 		return "", false, errNotAsked(name)
 	}
 	part, _, ok = strings.Cut(name[len(r.prefix):], "/")
@@ -241,7 +241,7 @@ func errNotAsked(name string) error {
 	return fmt.Errorf("the server found %.600q, which was not asked for", name)
 }
 
-// decodeEntry returns the entry of a document in a listing of the names with a prefix.
+// decodeEntry returns the entry of a document in a listing of names with a prefix. ok is false for foreign documents.
 func decodeEntry(raw bson.Raw, prefix string) (e slots.Entry, ok bool) {
 	name, _ := raw.Lookup("_id").StringValueOK()
 	n, ok := raw.Lookup("n").Int64OK()

@@ -4,16 +4,16 @@
 //	  b: binary }           // the value
 //
 // The unique _id decides: of two inserts under one name the server accepts one. The rest of this
-// package interprets answers, because two things can come between an answer and the lasting state:
+// package interprets answers, because two events can make an answer differ from the lasting state:
 //
-//	a fail-over   takes back what only the old primary had     → write concern majority, journal
-//	a deposed     primary that does not know it yet answers    → read concern linearizable
-//	              from what it remembers
+//	a fail-over rolls back what only the old primary had    → write concern majority, journal
+//	a primary that was deposed, and does not know it yet,   → read concern linearizable
+//	answers from stale data
 //
 // So Create is acknowledged by a majority of the members, each with its journal on disk. A
-// duplicate key error (E11000) may refer to a value that is about to be rolled back; it counts when
+// duplicate key error (E11000) may refer to a value that is about to be rolled back; it counts only if
 // a linearizable read finds the value, which waits until a majority has it. Read and Size return
-// what a majority has; only a linearizable read proves that a value is absent.
+// values that a majority has; only a linearizable read proves that a value is absent.
 //
 // # Requirements
 //
@@ -29,17 +29,17 @@
 // with one PostgreSQL rolls nothing back.
 //
 // In a replica set configured with writeConcernMajorityJournalDefault: false, a majority
-// acknowledges from memory: do not use it. Check refuses it if the user may see the setting
+// acknowledges from memory: do not use such a set. Check refuses it if the user may read the setting
 // (clusterMonitor).
 //
 // # Cost
 //
-// Create and Delete are one round trip, and the replication to a majority. Read and Size are one
+// Create and Delete take one round trip, and the replication to a majority. Read and Size take one
 // round trip if the value exists, two if not; the second one waits for a write of the primary to
-// reach a majority. List is two round trips for each folder in the folder, and one for some
-// thousand values; the server reads the values to determine their lengths. Between is the same for
-// a part of the folder. Last and Count are one round trip each; Count and Folders, which is one round
-// trip for each folder, are from the index alone.
+// reach a majority. List takes two round trips for each folder in the folder, and one for some
+// thousand values; the server reads the values to determine their lengths. Between costs the same for
+// a part of the folder. Last and Count take one round trip each, Folders one for each folder; Count and
+// Folders use the index alone.
 package mongoslots
 
 import (
@@ -64,19 +64,19 @@ import (
 const (
 	// DefaultCollection is the name of the collection of slots.
 	DefaultCollection = "slots"
-	// MaxValue is how many bytes a value may have. A document may have 16 MiB, and so may a whole
-	// command on some servers; the rest is for the name and the command's other fields.
+	// MaxValue is the maximum length of a value, in bytes. A document may have 16 MiB, and on some servers
+	// a whole command as well; the rest is for the name and the command's other fields.
 	MaxValue = 15 << 20
 
-	connectTimeout = 5 * time.Second  // for the search for a server, if the URL sets none
+	connectTimeout = 5 * time.Second  // for the server selection, if the URL sets no timeout
 	openTimeout    = 10 * time.Second // for all of Open
 	closeTimeout   = 5 * time.Second
-	// certainTimeout bounds a linearizable read, which waits for as long as there is no majority.
+	// certainTimeout bounds a linearizable read, which otherwise waits as long as there is no majority.
 	certainTimeout = 10 * time.Second
 )
 
 // Linger is what [Store.Linger] returns. A Create is a document, replicated to a majority: a few
-// messages that share a document cost the servers little more than one.
+// messages that share a document cost the servers little more than one message.
 const Linger = 20 * time.Millisecond
 
 // Options configures [New] and [Open]. The zero value is ready to use.
@@ -96,8 +96,8 @@ type Store struct {
 	collection string
 	majority   *mongo.Collection  // reads what a majority has
 	certain    *mongo.Collection  // reads linearizably
-	client     *mongo.Client      // to disconnect at Close; nil: the caller's
-	failures   *mongoerr.Failures // of client; nil: not known
+	client     *mongo.Client      // disconnected by Close; nil: the client belongs to the caller
+	failures   *mongoerr.Failures // of client; nil: unknown
 }
 
 var (
@@ -119,7 +119,7 @@ func New(db *mongo.Database, o Options) (*Store, error) {
 	if err := checkPlace(o.Address, db.Name(), o.Collection); err != nil {
 		return nil, err
 	}
-	// Reads go to the primary: a secondary knows neither what is there nor what is not.
+	// Reads go to the primary: a secondary may lack values, and may have values that were deleted.
 	read := func(rc *readconcern.ReadConcern) *mongo.Collection {
 		return db.Collection(o.Collection,
 			options.Collection().SetReadConcern(rc).SetReadPreference(readpref.Primary()))
@@ -130,14 +130,14 @@ func New(db *mongo.Database, o Options) (*Store, error) {
 	}, nil
 }
 
-// checkPlace refuses what no insert would get, and databases that are not for users.
+// checkPlace refuses collections that accept no insert, and databases that are not for users.
 func checkPlace(address, database, collection string) error {
 	if strings.ContainsAny(collection, "$\x00") || strings.HasPrefix(collection, "system.") {
 		return &slots.RefusedError{Store: address,
 			Reason: fmt.Sprintf("%q is no name of a collection", collection),
 			Remedy: "leave out $ and a leading system."}
 	}
-	// rule: local is not replicated, so nothing there survives a fail-over
+	// rule: local is not replicated, so nothing in it survives a fail-over
 	if slices.Contains([]string{"admin", "config", "local"}, strings.ToLower(database)) {
 		return &slots.RefusedError{Store: address, Reason: "the database " + database + " is the server's own",
 			Remedy: "name another one"}
@@ -147,7 +147,7 @@ func checkPlace(address, database, collection string) error {
 
 // Open connects to the server that url names (mongodb:// or mongodb+srv://, with the database as
 // path, by default "fencepost") with a client of its own, and calls [Store.Check]. It fails after
-// at most 10 s when no server answers. A [*slots.RefusedError] is permanent and needs a person;
+// at most 10 s if no server answers. A [*slots.RefusedError] is permanent and needs an operator;
 // other errors may be temporary. No error contains a secret.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	co, database, err := mongourl.Parse(url)
@@ -178,7 +178,7 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 		err = s.Check(within)
 	}
 	if err != nil {
-		_ = disconnect(client) // nothing was sent that could be lost
+		_ = disconnect(client) // no write was sent that could be lost
 		return nil, err
 	}
 	return s, nil
@@ -190,7 +190,7 @@ func addressOf(url, database, collection string) string {
 	return scheme + "://" + hosts + "/" + database + "." + collection
 }
 
-// Close ends the client that Open created. It waits a few seconds for requests in flight. It leaves
+// Close disconnects the client that Open created. It waits a few seconds for requests in flight. It leaves
 // a client passed to New open.
 func (s *Store) Close() error {
 	if s.client == nil {
@@ -217,7 +217,7 @@ func (s *Store) MaxValue() int { return MaxValue }
 // String returns the address: hosts, database and collection.
 func (s *Store) String() string { return s.address }
 
-// alone returns ctx without the session of the MongoDB driver that it may carry.
+// alone returns ctx without the MongoDB session that it may carry.
 //
-// rule: nothing here is part of a caller's transaction, which could be aborted after Create.
+// rule: no request is part of a caller's transaction, which could be aborted after Create.
 func alone(ctx context.Context) context.Context { return mongo.NewSessionContext(ctx, nil) }

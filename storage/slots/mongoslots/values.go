@@ -18,10 +18,10 @@ const maxName = 500 // bytes
 
 // durable is the write concern of inserts and deletions, regardless of URL and client.
 //
-// rule: what is acknowledged survives a fail-over (majority) and a crash (journal)
+// rule: acknowledged writes survive a fail-over (majority) and a crash (journal)
 var durable = bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}
 
-// Create stores a value, see [slots.Store.Create]: it inserts the document. Index: _id, which
+// Create stores a value, see [slots.Store.Create]: it inserts the document. Index: _id; its uniqueness
 // decides.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if err := s.checkName(name); err != nil {
@@ -52,11 +52,11 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	return s.explain(ctx, "create", name, err)
 }
 
-// exists is what Create returns after E11000. Our document is not the one that is there: it was
-// sent once, and refused.
+// exists returns the error of Create after E11000. The existing document is not the one that Create sent:
+// that was sent once, and refused.
 //
-// rule: "exists" counts when a majority has the value. The server also says it of values that
-// the next fail-over takes back, which frees the name again.
+// rule: "exists" counts only if a majority has the value. The server also reports values that
+// the next fail-over rolls back, which frees the name again.
 func (s *Store) exists(ctx context.Context, name string) error {
 	_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})
 	switch {
@@ -68,7 +68,7 @@ func (s *Store) exists(ctx context.Context, name string) error {
 	case ctx.Err() != nil:
 		return s.explain(ctx, "create", name, err)
 	}
-	// Its text only: that reading is refused says nothing about creating.
+	// Only its text is kept: a refused read says nothing about the create.
 	return fmt.Errorf("%s: create %s: there is a value, but it may not be durable: %v",
 		s.address, name, s.explain(ctx, "read", name, err))
 }
@@ -85,12 +85,12 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.explain(ctx, "delete", name, err)
 }
 
-// write sends a command that writes, once, and returns its n.
+// write sends a write command, once, and returns its n.
 //
-// rule: one request, so that an answer speaks of all there was. The driver's own repetition
-// (retryWrites, the default) reports the last answer only: "full", of a value that the first
-// request has stored. RunCommand never repeats what may have been applied, whatever the client is
-// set to.
+// rule: one request, so that its answer covers everything that was sent. The driver's own retry
+// (retryWrites, the default) reports only the last answer: for example "full", for a value that the first
+// request has stored. RunCommand never repeats a command that may have been applied, whatever the settings
+// of the client.
 func (s *Store) write(ctx context.Context, command bson.D) (n int64, err error) {
 	command = append(command, bson.E{Key: "writeConcern", Value: durable})
 	raw, err := s.db.RunCommand(alone(ctx), command).Raw()
@@ -145,8 +145,8 @@ func (s *Store) find(ctx context.Context, doing, name string, want bson.D) (bson
 		return nil, err
 	}
 	raw, err := s.findIn(ctx, s.majority, name, want)
-	// rule: absent is what a linearizable read does not find. The majority's snapshot may be older
-	// than this call, and a deposed primary's is.
+	// rule: a value is absent only if a linearizable read does not find it. A majority snapshot may be older
+	// than this call, and that of a deposed primary is.
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		raw, err = s.findCertainly(ctx, name, want)
 	}
@@ -163,19 +163,19 @@ func (s *Store) findIn(
 }
 
 // findCertainly finds {_id: name} linearizably: a majority has what it returns, and it finds
-// what was created before it began.
+// every value that was created before it began.
 func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bson.Raw, error) {
-	// The deadline is what the driver makes the server's maxTimeMS of.
+	// The driver derives the server's maxTimeMS from the deadline.
 	bounded, cancel := context.WithTimeout(ctx, certainTimeout)
 	defer cancel()
 	raw, err := s.findIn(bounded, s.certain, name, want)
 	if !isConcernUnknown(err) {
 		return raw, err
 	}
-	// A standalone server refuses to read linearizably. It need not: nobody else takes writes, and
-	// its answer about this name came with its journal written, as the insert had asked for.
+	// A standalone server refuses linearizable reads, and does not need them: no other server accepts writes, and
+	// its answer about this name came after it wrote its journal, as the insert had requested.
 	//
-	// rule: any read is certain where there is one server, and nowhere else
+	// rule: any read is certain if there is only one server, and only then
 	if alone, asked := s.standsAlone(bounded); asked != nil || !alone {
 		return nil, err
 	}

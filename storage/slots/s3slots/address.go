@@ -10,21 +10,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// address is the place of the values, and how to reach it and write there.
+// address says where the values are, how to reach them and how to write them.
 type address struct {
 	bucket    string
-	prefix    string // of all keys: empty, or with a slash at its end
+	prefix    string // of all keys: empty, or ending with a slash
 	endpoint  string // of a gateway; empty for AWS
 	region    string
-	pathStyle bool // the bucket is a part of the path, not of the host's name
+	pathStyle bool // the bucket is a part of the path, not of the host name
 
-	sse    types.ServerSideEncryption // of what is created; empty: what the bucket does by default
+	sse    types.ServerSideEncryption // of created objects; empty: the default of the bucket
 	kmsKey string                     // ID, ARN or alias; empty: the key of AWS for S3
 }
 
 const addressHelp = "; it looks like s3://bucket/prefix?region=eu-central-1 or s3://bucket/prefix?endpoint=https://host:9000&path-style=true"
 
-// bad is an error of an address. It does not quote it: somebody may have put a secret there.
+// bad returns the error of an invalid address. It does not quote the address, which may contain a secret by mistake.
 func bad(what string) error {
 	return errors.New("the address of the S3 store is not valid: " + what + addressHelp)
 }
@@ -52,7 +52,7 @@ func parse(s string) (address, error) {
 	if strings.Contains(a.prefix, "//") {
 		return address{}, bad("the prefix has two slashes in a row")
 	}
-	// The name of the store, which the registry keeps, has to be its address.
+	// The name of the store in the registry must be its address.
 	if strings.ContainsAny(a.prefix, "?#%") || strings.ContainsFunc(a.prefix, unicode.IsControl) {
 		return address{}, bad("the prefix has a ?, # or %, or a control character")
 	}
@@ -74,7 +74,7 @@ func parse(s string) (address, error) {
 	return a, nil
 }
 
-// set takes one setting over.
+// set applies one setting.
 func (a *address) set(name, v string) (err error) {
 	switch name {
 	case "endpoint":
@@ -113,15 +113,15 @@ func (a *address) usesKMS() bool {
 	return a.sse == types.ServerSideEncryptionAwsKms || a.sse == types.ServerSideEncryptionAwsKmsDsse
 }
 
-// notInKey tells whether a character is in no name of a KMS key.
+// notInKey reports whether a character is not allowed in the name of a KMS key.
 func notInKey(r rune) bool { return notInBucket(r) && r != ':' && r != '/' }
 
-// notInBucket tells whether a character is in no bucket's name, not even in those of old buckets and of gateways.
+// notInBucket reports whether a character is not allowed in a bucket name, not even in those of old buckets and of gateways.
 func notInBucket(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(".-_", r))
 }
 
-// String returns the address without the settings that only say how to reach it, or how to write there.
+// String returns the address without the settings that only affect how to reach the store or how to write to it.
 func (a address) String() string {
 	s := strings.TrimSuffix("s3://"+a.bucket+"/"+a.prefix, "/")
 	if a.endpoint != "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// Check refuses a bucket whose lifecycle rules would remove values, or put them where they cannot be read, and a gateway that does
-// not encrypt as the address says. [slots.Probe] calls it.
+// Check refuses a bucket whose lifecycle rules would remove values or make them unreadable, and a gateway that does
+// not encrypt as the address requests. [slots.Probe] calls it.
 func (s *Store) Check(ctx context.Context) error {
 	if err := s.checkLifecycle(ctx); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.checkEncryption(ctx)
 }
 
-// checkEncryption creates an object, and removes it. S3 answers with the encryption of what was created; many gateways take the
+// checkEncryption creates an object, and removes it. S3 answers with the encryption of the object; many gateways accept the
 // header and do nothing.
 func (s *Store) checkEncryption(ctx context.Context) error {
 	if s.addr.sse == "" {
@@ -34,7 +34,7 @@ func (s *Store) checkEncryption(ctx context.Context) error {
 	if err := s.Delete(ctx, name); err != nil {
 		return err
 	}
-	// rule: a store that does not say that it has encrypted an object as it was told is not used.
+	// rule: a store that does not confirm that it encrypted an object as requested is not used.
 	if out.ServerSideEncryption != s.addr.sse {
 		return s.refused(fmt.Sprintf("it was told to encrypt with sse=%s, and does not answer that it did", s.addr.sse),
 			"leave out sse= if the gateway encrypts by other means, or use a store that knows the header x-amz-server-side-encryption", nil)
@@ -42,7 +42,7 @@ func (s *Store) checkEncryption(ctx context.Context) error {
 	return nil
 }
 
-// checkLifecycle: only some stores tell whether there are rules, and only to users who may ask (s3:GetLifecycleConfiguration).
+// checkLifecycle checks the lifecycle rules. Only some stores report them, and only to users with s3:GetLifecycleConfiguration.
 // Without an answer nothing is refused.
 func (s *Store) checkLifecycle(ctx context.Context) error {
 	out, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: s.bucket()})
@@ -58,7 +58,7 @@ func (s *Store) checkLifecycle(ctx context.Context) error {
 	return nil
 }
 
-// doesTo says what a lifecycle rule does to current objects below a prefix, "" if nothing that matters.
+// doesTo says what a lifecycle rule does to current objects below a prefix; "" if it does no harm.
 func doesTo(prefix string, r *types.LifecycleRule) string {
 	below := aws.ToString(r.Prefix) //lint:ignore SA1019 rules that were made before there were filters have it
 	if f := r.Filter; f != nil {
@@ -73,7 +73,7 @@ func doesTo(prefix string, r *types.LifecycleRule) string {
 	if r.Status != types.ExpirationStatusEnabled || !strings.HasPrefix(prefix, below) && !strings.HasPrefix(below, prefix) {
 		return ""
 	}
-	if e := r.Expiration; e != nil && (e.Date != nil || aws.ToInt32(e.Days) > 0) { // or it removes delete markers only
+	if e := r.Expiration; e != nil && (e.Date != nil || aws.ToInt32(e.Days) > 0) { // otherwise it only removes delete markers
 		return "removes objects by their age"
 	}
 	for _, t := range r.Transitions {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// refusals are the codes of permanent errors, which stay until a person changes something.
+// refusals are the codes of permanent errors, which last until an operator changes something.
 var refusals = map[string]struct{ reason, remedy string }{
 	"AccessDenied":                       {"access is denied", needed},
 	"Forbidden":                          {"access is denied", needed},
@@ -41,7 +41,7 @@ const (
 	neededOfKey = "allow kms:GenerateDataKey and kms:Decrypt on the key to these credentials, in their policy and in the key's"
 )
 
-// full are the codes of a store without room: of AWS and Ceph, WebDAV's status, MinIO's disks and MinIO's buckets.
+// full are the codes of a full store: of AWS and Ceph, of WebDAV's status, of MinIO's disks and of MinIO's buckets.
 var full = []string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 
 func (s *Store) refused(reason, remedy string, err error) error {
@@ -52,7 +52,7 @@ func (s *Store) noBucket(err error) error {
 	return s.refused("there is no such bucket", "create it, or correct the address", err)
 }
 
-// explain translates errors of requests into those of package slots. All others are unclear: timeouts,
+// explain translates errors of requests into errors of package slots. All others are unclear: timeouts,
 // lost connections, 409 ConditionalRequestConflict, 500, 503 SlowDown.
 func (s *Store) explain(err error) error {
 	if err == nil {
@@ -68,7 +68,7 @@ func (s *Store) explain(err error) error {
 		return s.refused("the bucket is in another region", otherRegion, brief(err))
 	case strings.HasPrefix(code, "KMS."):
 		return s.refused("the KMS key cannot be used", "enable the key, or put the right one into sse-kms-key-id= or into the settings of the bucket; "+neededOfKey, brief(err))
-	// S3 passes on what KMS has said, whose text names the permission.
+	// S3 passes on the error of KMS, whose text names the permission.
 	case code == "AccessDenied" && strings.Contains(brief(err).Error(), "kms:"):
 		return s.refused("access to the KMS key is denied", neededOfKey, brief(err))
 	}
@@ -81,7 +81,7 @@ func (s *Store) explain(err error) error {
 	return fmt.Errorf("%s: %w", s, err)
 }
 
-// explainCreate is explain for an object that was to be created, encrypted or not.
+// explainCreate is explain for the creation of an object, encrypted or not.
 func (s *Store) explainCreate(err error) error {
 	switch code := codeOf(err); {
 	case s.addr.sse == "" && code == "AccessDenied" && !strings.Contains(brief(err).Error(), "kms:"):
@@ -94,7 +94,7 @@ func (s *Store) explainCreate(err error) error {
 	return s.explain(err)
 }
 
-// untrusted returns the reason and the remedy if the store's certificate is not accepted, so that nothing was sent to it; "" otherwise.
+// untrusted returns the reason and the remedy if the store's certificate was not accepted and nothing was sent to the store; "" otherwise.
 func untrusted(err error) (reason, remedy string) {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -116,7 +116,7 @@ func untrusted(err error) (reason, remedy string) {
 	return "", ""
 }
 
-// brief returns only the message of an answer; the whole error also has requests and hosts.
+// brief returns only the code and message of an answer; the whole error also contains requests and hosts.
 func brief(err error) error {
 	var api smithy.APIError
 	if !errors.As(err, &api) {
@@ -128,7 +128,7 @@ func brief(err error) error {
 	return errors.New(api.ErrorCode() + ": " + api.ErrorMessage())
 }
 
-// codeOf returns the code of an answer, such as NoSuchKey; "" if there was none.
+// codeOf returns the code of an error answer, such as NoSuchKey; "" if there is none.
 func codeOf(err error) string {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -137,7 +137,7 @@ func codeOf(err error) string {
 	return ""
 }
 
-// statusOf returns the HTTP status of an answer that is an error; 0 if there was none.
+// statusOf returns the HTTP status of an error answer; 0 if there is none.
 func statusOf(err error) int {
 	var response *awshttp.ResponseError
 	if errors.As(err, &response) {

@@ -1,4 +1,4 @@
-// Package s3slots is a store of slots in a bucket of S3, or of a server that speaks its protocol.
+// Package s3slots is a store of slots in a bucket of S3, or of a server with the same protocol.
 //
 //	s3://bucket/prefix?region=eu-central-1                                     AWS
 //	s3://bucket/prefix?endpoint=https://minio.example:9000&path-style=true     a gateway
@@ -12,8 +12,8 @@
 // need s3:GetObject, s3:PutObject and s3:DeleteObject for the keys below the prefix, and
 // s3:ListBucket: without it S3 does not report that a key does not exist.
 //
-// S3 encrypts each object as its bucket says. ?sse=AES256, ?sse=aws:kms or ?sse=aws:kms:dsse, with
-// &sse-kms-key-id= for a key of your own in KMS, ask for an encryption with each object that is created.
+// S3 encrypts each object according to the settings of its bucket. ?sse=AES256, ?sse=aws:kms or ?sse=aws:kms:dsse,
+// with &sse-kms-key-id= for a key of your own in KMS, request encryption with each created object.
 // These settings are not part of the store's name, and readers need none of them.
 //
 // AWS_CA_BUNDLE, or ca_bundle in the shared configuration file, names the certification authorities of
@@ -41,13 +41,13 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-const maxValue = 64 << 20 // S3 takes more in one request, but a request has to end in time
+const maxValue = 64 << 20 // S3 accepts more in one request, but a request must end in time
 
 // Linger is what [Store.Linger] returns. Every request costs money: with Linger, a type with few
 // messages makes at most one per second, instead of one per message.
 const Linger = time.Second
 
-// Store is a bucket, or what is below a prefix in it. It is safe for concurrent use.
+// Store is a bucket, or the objects below a prefix in it. It is safe for concurrent use.
 type Store struct {
 	client *s3.Client
 	addr   address
@@ -65,18 +65,18 @@ func CheckAddress(url string) error {
 	return err
 }
 
-// Open returns the store at an address. It looks for credentials, and sends no request to the
+// Open returns the store at an address. It looks up credentials, and sends no request to the
 // bucket.
 //
-// A *slots.RefusedError says that there are no credentials or no region.
+// A *slots.RefusedError means that there are no credentials or no region.
 func Open(ctx context.Context, url string) (*Store, error) {
 	addr, err := parse(url)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{addr: addr}
-	// The client would print warnings of its own to standard error, such as one about the metadata service of the machine, in
-	// the middle of the program's log or of what a command prints. The error of a request says why it failed.
+	// The client would print warnings to standard error, such as one about the metadata service of the machine, into
+	// the program's log or the output of a command. The error of a request says why it failed.
 	cfg, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, s.refused("the settings of AWS cannot be read", "correct the shared configuration files or the variables AWS_*", err)
@@ -85,7 +85,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	case addr.region != "":
 		cfg.Region = addr.region
 	case cfg.Region == "" && addr.endpoint != "":
-		cfg.Region = "us-east-1" // what gateways take it for
+		cfg.Region = "us-east-1" // the default of gateways
 	case cfg.Region == "":
 		return nil, s.refused("the region is not known", "add ?region= to the address, or set AWS_REGION", nil)
 	}
@@ -99,14 +99,14 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		return nil, s.noCredentials(err)
 	}
 	s.client = s3.NewFromConfig(cfg, func(o *s3.Options) {
-		// rule: one attempt at a request; who calls repeats it, and knows that what is there may be
-		// of an earlier one.
+		// rule: one attempt per request; the caller retries, and knows that an existing value may be
+		// from an earlier attempt.
 		o.Retryer = aws.NopRetryer{}
 		o.UsePathStyle = addr.pathStyle
 		if addr.endpoint != "" {
 			o.BaseEndpoint = aws.String(addr.endpoint)
 		}
-		// Many gateways do not know the checksums that the client would add by itself.
+		// Many gateways do not know the checksums that the client adds by default.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
@@ -143,13 +143,13 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	return s.explainCreate(err)
 }
 
-// object is the only kind of object that is ever created.
+// object returns the request for an object. All objects are created with it.
 func (s *Store) object(name string, data []byte) *s3.PutObjectInput {
 	in := &s3.PutObjectInput{
 		Bucket: s.bucket(), Key: s.key(name), Body: bytes.NewReader(data), ContentLength: aws.Int64(int64(len(data))),
-		// rule: an object is created only where there is none.
+		// rule: an object is created only if its key has none.
 		IfNoneMatch: aws.String("*"),
-		// rule: every object is encrypted as the address says.
+		// rule: every object is encrypted as the address requests.
 		ServerSideEncryption: s.addr.sse,
 	}
 	if s.addr.kmsKey != "" {
@@ -161,7 +161,7 @@ func (s *Store) object(name string, data []byte) *s3.PutObjectInput {
 // Read implements slots.Store.
 func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
 	out, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: s.bucket(), Key: s.key(name)})
-	// rule: a value is absent only if the store says so of its key. A 404 can also come from a
+	// rule: a value is absent only if the store reports its key missing. A 404 can also come from a
 	// proxy, or be about the bucket.
 	if codeOf(err) == "NoSuchKey" {
 		return nil, s.absent("read", name)
@@ -197,8 +197,8 @@ func (s *Store) noLength(name string) error {
 func (s *Store) Size(ctx context.Context, name string) (int64, error) {
 	out, err := s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: s.bucket(), Key: s.key(name)})
 	if statusOf(err) == 404 {
-		// rule: without its bucket nothing is known of a value: the answer to HEAD does not tell
-		// which of them is missing.
+		// rule: without its bucket nothing is known about a value: the answer to HEAD does not tell
+		// whether the key or the bucket is missing.
 		_, err := s.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: s.bucket()})
 		switch {
 		case statusOf(err) == 404:
@@ -239,7 +239,7 @@ func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) 
 	var all []slots.Entry
 	err := s.pages(ctx, folder, func(prefix string, page *s3.ListObjectsV2Output) {
 		for _, o := range page.Contents {
-			// An object with the name of the folder itself is what some tools make for a folder.
+			// Some tools represent a folder by an object with the name of the folder.
 			if rest, ok := strings.CutPrefix(aws.ToString(o.Key), prefix); ok && rest != "" {
 				all = append(all, slots.Entry{Name: strings.TrimPrefix(*o.Key, s.addr.prefix), Size: aws.ToInt64(o.Size)})
 			}
@@ -265,14 +265,14 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(all) // a page sorts them with their slashes
+	slices.Sort(all) // pages are sorted by names with their slashes
 	return slices.Compact(all), nil
 }
 
 // Delete implements slots.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: s.bucket(), Key: s.key(name)})
-	if codeOf(err) == "NoSuchKey" { // S3 does not say so; some gateways do
+	if codeOf(err) == "NoSuchKey" { // S3 does not return this; some gateways do
 		return nil
 	}
 	return s.explain(err)
