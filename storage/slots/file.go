@@ -197,8 +197,8 @@ func (f *file) begins() error {
 		return nil
 	}
 	d := f.folder
-	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: somebody removed it, which none of our programs does; restore it from a backup; "+
-		"if it is lost for good, remove %s, too: then the file counts as missing, and what was in it can be given up",
+	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: it was removed by hand or by another program; restore it from a backup; "+
+		"if it is lost permanently, remove %s, too: then the file counts as missing, and its messages can be given up",
 		storage.ErrIntegrity, d.slot(0), f.fs.store, generationSlot(d.typ, d.generation))
 }
 

@@ -31,13 +31,13 @@ func Probe(ctx context.Context, s Store) error {
 	name := probeFolder + "/" + strings.ToLower(rand.Text())
 	broken := func(format string, args ...any) error {
 		return &RefusedError{Store: s.String(), Reason: fmt.Sprintf(format, args...),
-			Remedy: "files in it could be damaged, so it is not used: choose another store, or leave out what is between it and the clients"}
+			Remedy: "files in it could be damaged, so it is not used: choose another store, or remove the proxy or gateway between it and the clients"}
 	}
 	if _, err := f.read(name); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
 			return err
 		}
-		return broken("it returned a value that nobody has created")
+		return broken("it returned a value that was never created")
 	}
 	won, err := race(ctx, s, name)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestProbeRefusesStoresThatDoNotKeepTheirWord(t *testing.T) {
 		{"it takes not so many at a time", &liar{hurried: true}, ""},
 		{"it refuses all", &liar{refuses: true}, "did not return what was created"},
 		{"it forgets", &liar{forgets: true}, "did not return what was created"},
-		{"it invents", &liar{invents: true}, "nobody has created"},
+		{"it invents", &liar{invents: true}, "was never created"},
 		{"sizes are wrong", &liar{longer: true}, "says that a value of"},
 		{"its settings are wrong", &liar{check: &slots.RefusedError{Store: "memory:", Reason: "a setting", Remedy: "change it"}}, "a setting; change it"},
 	} {

@@ -160,7 +160,7 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 		f.dropCache()
 		all := min(f.lacks(wanted), mostReading)
 		if err := f.fs.reading.Acquire(f.fs.ctx, all); err != nil {
-			return 0, fmt.Errorf("%s: other files are being read, which takes long: %w", f.fs.store, err)
+			return 0, fmt.Errorf("%s: waiting for memory while other files are read: %w", f.fs.store, err)
 		}
 		f.held = all
 	}

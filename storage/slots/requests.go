@@ -49,7 +49,7 @@ func (f *FS) retry(room int64, try func(context.Context) error) error {
 func (f *FS) once(ctx context.Context, room int64, try func(context.Context) error) error {
 	if room = min(room, mostCreating); room > 0 {
 		if err := f.room.Acquire(ctx, room); err != nil {
-			return fmt.Errorf("%s: other values are being created, which takes long: %w", f.store, err)
+			return fmt.Errorf("%s: waiting for memory while other values are created: %w", f.store, err)
 		}
 		defer f.room.Release(room)
 	}

@@ -68,7 +68,7 @@ type Ordered interface {
 }
 
 // ErrUnordered is returned by an Ordered that wraps a Store without Ordered: use List instead.
-var ErrUnordered = errors.New("the store does not find names by their order")
+var ErrUnordered = errors.New("the store does not look up names by their order")
 
 // OrderedOf returns the store as an Ordered. If the store does not implement it, every method returns ErrUnordered without a request.
 func OrderedOf(s Store) Ordered {

@@ -10,32 +10,32 @@ import (
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
 
-// Backend is a way to keep files, which Run tests.
+// Backend is a way to store files. Run tests it.
 type Backend struct {
 	// New returns an empty place. It is called many times in each test.
 	New func(t *testing.T) Place
-	// Virtual says that nothing waits for a disk, a network or another process. Then the tests run in virtual time (testing/synctest),
-	// and pauses before retries take none.
+	// Virtual says that nothing waits for a disk, a network or another process. The tests then run in virtual time (testing/synctest),
+	// and pauses before retries take no time.
 	Virtual bool
-	// Most bounds how many operations of a session are disturbed, one after the other, in each test; they are spread evenly. 0 is no
-	// bound: in memory, and on a local disk. FENCEPOST_TEST_LONG=1 removes it.
+	// Most bounds how many operations of a session each test disturbs, one per run; they are spread evenly. 0 means no
+	// bound: in memory, and on a local disk. FENCEPOST_TEST_LONG=1 removes the bound.
 	Most int
 }
 
-// Place is a directory in which several processes write. Each has a file system of its own.
+// Place is a directory to which several processes write, each with a file system of its own.
 type Place struct {
 	Dir string // for storage.Open
-	// FS returns the file system as a new process has it. The end of ctx is the end of the process: calls that wait for something fail
-	// soon. Those of a local disk do not have to.
+	// FS returns the file system of a new process. The end of ctx is the end of the process: calls that wait for something must fail
+	// soon. Calls of a local disk need not.
 	FS func(ctx context.Context) storage.FS
-	// Requests is FS with disturbed requests, if the file system makes requests of something else, which may be late. It is nil if a
-	// call of the file system is all there is to disturb.
+	// Requests is FS with disturbed requests, for a file system that sends requests to a server, where they may arrive late. It is nil if
+	// only calls of the file system can be disturbed.
 	Requests func(ctx context.Context, h Hooks) Disturbed
-	// Crash cuts the power, and loses what is not durable. It is nil if nothing can.
+	// Crash cuts the power: everything that is not durable is lost. It is nil if the backend cannot do that.
 	Crash func()
 }
 
-// Hooks are called around operations, in the goroutine that makes them. They let other sessions run, or make the operation fail.
+// Hooks are called around operations, in the goroutine that performs them. They let other sessions run, or make the operation fail.
 type Hooks struct {
 	Before func(Operation) Fate
 	After  func(Operation) // after the operation was made, before its answer
@@ -43,45 +43,45 @@ type Hooks struct {
 
 // Operation is a call of a file system, or a request.
 type Operation struct {
-	N       int    // its number, from 0, over all that are disturbed
-	Name    string // such as "append"; of calls an [Op]
-	Changes bool   // it may change what others see
-	Lists   bool   // its answer is a listing, and may be old
+	N       int    // its number, from 0, among all operations of the Disturbed
+	Name    string // such as "append"; an [Op] for calls
+	Changes bool   // it may change what other processes see
+	Lists   bool   // its answer is a listing, and may be stale
 	Reads   bool   // it may run while another goroutine changes something
 }
 
-// Fate is what becomes of an operation.
+// Fate is the outcome of an operation.
 type Fate int
 
 // The fates of operations.
 const (
-	Made       Fate = iota // and answered
+	Made       Fate = iota // made and answered
 	Lost                   // not made; the answer is an unclear error
 	Unanswered             // made; the answer is an unclear error
-	Late                   // the answer is an unclear error; it is made when Deliver says so
-	Full                   // refused for want of room
+	Late                   // the answer is an unclear error; the operation is made when Deliver is called
+	Full                   // refused for lack of space
 	Old                    // made; the answer is a listing without its newest entries
 )
 
-// String is for the names of tests.
+// String returns the fate in words, for names of tests.
 func (f Fate) String() string {
 	return [...]string{"made", "lost", "made without an answer", "made late", "refused for want of room", "answered with an old listing"}[f]
 }
 
-// Disturbed is a file system whose operations are disturbed. Tap counts and delays calls, slotstest.Tap requests.
+// Disturbed is a file system whose operations are disturbed. A Tap counts and delays calls, a slotstest.Tap requests.
 type Disturbed struct {
 	FS storage.FS
 	Operations
 }
 
-// Operations counts the operations of a Disturbed, and makes those that are late.
+// Operations counts the operations of a Disturbed, and performs the late ones.
 type Operations interface {
 	Calls() int
 	Late() int
 	Deliver(i int)
 }
 
-// Run tests a backend. Each New must be able to hold what a few sessions write, about 100 KiB.
+// Run tests a backend. Each New must have space for the writes of a few sessions, about 100 KiB.
 func Run(t *testing.T, b Backend) {
 	t.Run("files", func(t *testing.T) { b.files(t) })
 	t.Run("calls", func(t *testing.T) { b.explore(t, Place.calls, false) })
@@ -103,7 +103,7 @@ func (b *Backend) run(t *testing.T, name string, test func(t *testing.T)) {
 	})
 }
 
-// bubble runs a test in virtual time, if it may.
+// bubble runs a test in virtual time if the backend is Virtual.
 func (b *Backend) bubble(t *testing.T, test func(t *testing.T)) {
 	if b.Virtual {
 		synctest.Test(t, test)
@@ -112,7 +112,7 @@ func (b *Backend) bubble(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// world returns a new place, with a file that one session has written to.
+// world returns a new place, with a file that one session has already written to.
 func (b *Backend) world(t *testing.T) (*oracle.World, Place) {
 	t.Helper()
 	p := b.New(t)

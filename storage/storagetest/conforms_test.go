@@ -17,7 +17,7 @@ func TestMemConforms(t *testing.T) {
 	}})
 }
 
-// TestLocalFilesConform runs on the disk of the temporary directory, where each sync takes its time, and on a tmpfs if there is one.
+// TestLocalFilesConform runs on the disk of the temporary directory, where syncs are slow, and on a tmpfs if there is one.
 func TestLocalFilesConform(t *testing.T) {
 	local := func(dir func(*testing.T) string) func(*testing.T) storagetest.Place {
 		return func(t *testing.T) storagetest.Place {

@@ -25,7 +25,7 @@ func (h Hooks) orNothing() Hooks {
 // requests disturbs requests.
 func (p Place) requests(ctx context.Context, h Hooks) Disturbed { return p.Requests(ctx, h) }
 
-// calls disturbs the calls of the file system, whatever it is.
+// calls disturbs the calls of the file system.
 func (p Place) calls(ctx context.Context, h Hooks) Disturbed {
 	fsys := p.FS(ctx)
 	tap := &Tap{FS: fsys}
@@ -41,7 +41,7 @@ func (c Call) operation() Operation {
 	return Operation{N: c.N, Name: string(c.Op), Changes: c.Op.Changes() || c.Op == OpOpen, Reads: c.Op == OpRead || c.Op == OpStat}
 }
 
-// errDisturbed is what calls return that are disturbed.
+// errDisturbed is returned by disturbed calls.
 var errDisturbed = errors.Join(errors.New("storagetest: the call was disturbed"), syscall.EIO)
 
 func faultOf(op Op, f Fate) *Fault {
@@ -53,7 +53,7 @@ func faultOf(op Op, f Fate) *Fault {
 	case f == Full:
 		return nil
 	}
-	// A file is closed, whatever close(2) returns.
+	// A file is closed even if close(2) returns an error.
 	return &Fault{Err: errDisturbed, Applied: f == Unanswered || op == OpClose, Late: f == Late}
 }
 

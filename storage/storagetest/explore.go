@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
 
-// life is the life of files: a session writes, goes on in a next file, compacts that one and seals it, and another session goes on
-// behind the seal and removes the old files.
+// life is the life of files: a session writes, continues in a next file, compacts that one and seals it, and another session continues
+// after the seal and removes the old files.
 type life struct {
 	x      *oracle.World
-	clean  storage.FS // of somebody who is not disturbed
+	clean  storage.FS // of a process that is not disturbed
 	h      *oracle.Holder
 	opened bool
-	short  bool   // without what comes behind the seal
+	short  bool   // ends before the seal
 	keeps  func() // called before the old files are removed
 }
 
@@ -54,14 +54,14 @@ func (l *life) run(fsys storage.FS) (err error) {
 	return oracle.Steps(oracle.Appends(h, 1), h.Ack, keep, h.Writer.Close)
 }
 
-// explorer disturbs one operation of a life after the other.
+// explorer disturbs the operations of a life, one per run.
 type explorer struct {
 	*Backend
 	lv       level
-	requests bool // are disturbed, not calls
-	stores   bool // there are requests
-	n, short int  // operations of a life, and of a short one
-	keeps    int  // the first that removes old files
+	requests bool // requests are disturbed, not calls
+	stores   bool // the backend makes requests
+	n, short int  // number of operations of a life, and of a short one
+	keeps    int  // number of the first operation that removes old files
 }
 
 func (b *Backend) explore(t *testing.T, lv level, requests bool) {
@@ -70,7 +70,7 @@ func (b *Backend) explore(t *testing.T, lv level, requests bool) {
 		return
 	}
 	if e.stores && !requests && b.Most > 0 && !isLong() {
-		return // each takes too long to disturb it on two levels
+		return // operations take too long to be disturbed on both levels
 	}
 	t.Run("disturbed", func(t *testing.T) {
 		e.pauses(t)
@@ -100,9 +100,9 @@ func (e *explorer) count(t *testing.T, short bool) int {
 	return d.Calls()
 }
 
-// each runs a test that disturbs operation k, for each k or every step-th one; other tests begin with others. Of
-// the removal of old files, which reads all of them first, it takes a quarter; and of the calls of a file system with requests, as each
-// request is disturbed, too.
+// each runs a test that disturbs operation k, for every step-th k; the first k depends on the test. It disturbs only a quarter of the
+// operations in the removal of old files, which reads all files first; and only a quarter of the calls of a file system with requests,
+// because each request is disturbed, too.
 func (e *explorer) each(t *testing.T, name string, step int, test func(t *testing.T, k int)) {
 	e.upTo(t, e.n, name, step, test)
 }
@@ -134,7 +134,7 @@ func (e *explorer) upTo(t *testing.T, n int, name string, step int, test func(t 
 	})
 }
 
-// finish lets another session complete everything, and checks all files.
+// finish lets another session complete all messages, and checks all files.
 func (e *explorer) finish(t *testing.T, x *oracle.World, p Place, what string) {
 	t.Helper()
 	if err := x.Finish(p.fs()); err != nil {
@@ -148,7 +148,7 @@ func deliverAll(d Disturbed) {
 	}
 }
 
-// pauses pauses a life before or after an operation, which has any fate, while others take over, and let it go on.
+// pauses pauses a life before or after an operation of any fate while other sessions take over, and then lets it continue.
 func (e *explorer) pauses(t *testing.T) {
 	variants := []pause{
 		{fate: Made}, {fate: Made, after: true}, {fate: Lost}, {fate: Unanswered}, {fate: Unanswered, after: true}, {fate: Late},
@@ -163,7 +163,7 @@ func (e *explorer) pauses(t *testing.T) {
 	}
 }
 
-// pause says when a life pauses, and what becomes of the operation.
+// pause says when a life pauses, and the fate of the operation.
 type pause struct {
 	fate  Fate
 	after bool
@@ -177,9 +177,9 @@ func (v pause) String() string {
 	return when + " an operation that is " + v.fate.String()
 }
 
-// pausedAt pauses a life at operation k while others take over. If they remove the old files, too, it is a short life. On a disk the
-// name of a removed file is free: a session that sleeps between looking at a sealed file and naming its successor gives that name to
-// a file that nobody needs, learns that from the registry, and leaves the file to an operator.
+// pausedAt pauses a life at operation k while other sessions take over. If they also remove the old files, the life is a short one. On a
+// disk the name of a removed file is free: a session that pauses between reading a sealed file and naming its successor gives that name
+// to a useless file, learns that from the registry, and leaves the file to an operator.
 func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	t.Helper()
 	others := (*oracle.World).TakeOver
@@ -214,7 +214,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	}})
 	err := l.run(d.FS)
 	ok := err == nil || errors.Is(err, storage.ErrFenced) || !e.requests && v.fate != Made && errors.Is(err, syscall.EIO)
-	// A session that has just named a successor, no old file to it, finds the registry past that.
+	// A session that has just named a successor, unaware that its own file is old, finds a later file in the registry.
 	if !ok && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
 		t.Errorf("operation %d, %s: the paused session: %v", k, at.Name, err)
 	}
@@ -222,7 +222,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 		t.Errorf("operation %d, %s: the successor, undisturbed so far: %v", k, at.Name, took)
 		return
 	}
-	// The paused one may have thrown the successor out, too, by fencing again. It cannot do that a second time.
+	// The paused session may in turn have fenced off the successor. It cannot do that a second time.
 	if successor != nil {
 		if err := successor.Work(); err != nil && !errors.Is(err, storage.ErrFenced) {
 			t.Errorf("operation %d, %s: the successor: %v", k, at.Name, err)
@@ -234,7 +234,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	e.finish(t, x, p, fmt.Sprintf("operation %d, %s", k, at.Name))
 }
 
-// ends ends a life at an operation, which is lost, made, or made when the next session has begun or ended.
+// ends ends a life at an operation that is lost, made, or made after the next session has begun or ended.
 func (e *explorer) ends(t *testing.T) {
 	for _, fate := range []Fate{Lost, Unanswered, Late} {
 		step := 2
@@ -252,7 +252,8 @@ func (e *explorer) ends(t *testing.T) {
 	}
 }
 
-// endsAt tells whether an operation was late: when 0 it is made before the next session, 1 in its middle, 2 after it.
+// endsAt ends a life at operation k, and reports whether the operation was late. when says when a late operation is made: 0 before
+// the next session, 1 in its middle, 2 after it.
 func (e *explorer) endsAt(t *testing.T, k int, fate Fate, when int) (late bool) {
 	t.Helper()
 	x, p := e.world(t)
@@ -304,7 +305,7 @@ func (e *explorer) endsAt(t *testing.T, k int, fate Fate, when int) (late bool) 
 	return late
 }
 
-// faults disturbs one operation of a life that goes on.
+// faults disturbs one operation of a life that continues.
 func (e *explorer) faults(t *testing.T) {
 	fates := []Fate{Lost, Unanswered, Late, Full}
 	if e.requests {
@@ -336,7 +337,7 @@ func (e *explorer) faultAt(t *testing.T, k int, fate Fate) {
 	what := fmt.Sprintf("operation %d, %s, is %s", k, at.Load(), fate)
 	switch {
 	case fate == Full && errors.Is(err, storage.ErrNoSpace):
-	case e.requests && err != nil: // they are repeated
+	case e.requests && err != nil: // requests are retried
 		t.Errorf("%s: %v", what, err)
 	case !e.requests && !l.opened && fate == Lost && !errors.Is(err, syscall.EIO):
 		t.Errorf("%s, and Open said: %v", what, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
 
-// files tests what storage.FS and storage.File promise, without faults.
+// files tests the contract of storage.FS and storage.File without faults.
 func (b *Backend) files(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -47,7 +47,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newFile makes a file that has the name of a first generation and some bytes, as package storage does, and leaves it open.
+// newFile makes a file with the name of a first generation and some bytes, as package storage does, and leaves it open.
 func (p Place) newFile(t *testing.T, data string) (f storage.File, name string) {
 	t.Helper()
 	fsys := p.fs()
@@ -114,7 +114,7 @@ func appendsGoToTheEnd(t *testing.T, b *Backend) {
 	}
 }
 
-// durableIsRead: what was synced is read by a handle from before and by a new process, also when its writer has ended without a close.
+// durableIsRead: synced bytes are read by an existing handle and by a new process, even if their writer ended without a close.
 func durableIsRead(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "one,")
@@ -128,22 +128,22 @@ func durableIsRead(t *testing.T, b *Backend) {
 	must(t, g.Datasync())
 	end()
 	if info, err := before.Stat(); err != nil || info.Size != 7 {
-		t.Errorf("who follows the file sees %d bytes, %v", info.Size, err)
+		t.Errorf("a follower of the file sees %d bytes, %v", info.Size, err)
 	}
 	buf := make([]byte, 3)
 	if n, err := before.ReadAt(buf, 4); string(buf[:n]) != "two" || err != nil && err != io.EOF {
-		t.Errorf("who follows the file reads %q, %v", buf[:n], err)
+		t.Errorf("a follower of the file reads %q, %v", buf[:n], err)
 	}
 	if got := p.content(t, name); got != "one,two" {
 		t.Errorf("a new process reads %q", got)
 	}
 }
 
-// reads: of any range, as io.ReaderAt says.
+// reads: any range can be read, with the semantics of io.ReaderAt.
 func reads(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "0123")
-	for _, s := range []string{"45", "6789"} { // in a store each is a piece
+	for _, s := range []string{"45", "6789"} { // each is a slot in a store
 		write(t, f, s)
 		must(t, f.Datasync())
 	}
@@ -162,7 +162,7 @@ func reads(t *testing.T, b *Backend) {
 	}
 }
 
-// largeAppends: an append of any size is whole. In a store it takes several values.
+// largeAppends: an append of any size is complete. In a store it takes several slots.
 func largeAppends(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "first")
@@ -171,15 +171,15 @@ func largeAppends(t *testing.T, b *Backend) {
 	if n, end, err := f.Append(large); n != len(large) || end != int64(5+n) || err != nil {
 		t.Fatalf("appended %d bytes up to %d: %v", n, end, err)
 	}
-	clear(large) // nothing of it was kept
+	clear(large) // the file kept no reference to it
 	must(t, f.Datasync())
 	if got := p.content(t, name); got != "first"+string(bytes.Repeat([]byte("0123456789abcdef"), 4<<10)) {
 		t.Errorf("a new process reads %d other bytes", len(got))
 	}
 }
 
-// overtaken: what a writer appends after it was overtaken does not become damage. It ends where the writer was told, or the writer
-// learns that nothing of it is there.
+// overtaken: bytes that a writer appends after it was overtaken do not become damage. Either they end at the reported offset, or the
+// writer learns that none of them were written.
 func overtaken(t *testing.T, b *Backend) {
 	p := b.place(t)
 	a, name := p.newFile(t, "start,")
@@ -200,7 +200,7 @@ func overtaken(t *testing.T, b *Backend) {
 			t.Errorf("moved: %v", moved)
 		}
 		if end := write(t, a, "again,"); end != 18 {
-			t.Errorf("what is appended now ends at %d", end)
+			t.Errorf("the next append ends at %d", end)
 		}
 		must(t, a.Datasync())
 		want += "again,"
@@ -214,7 +214,8 @@ func overtaken(t *testing.T, b *Backend) {
 	}
 }
 
-// manyWriters: whatever they do at the same time, what was confirmed is there once, whole, and where its writer was told.
+// manyWriters: whatever several writers do concurrently, confirmed bytes are in the file once, complete, and at the offset reported to
+// their writer.
 func manyWriters(t *testing.T, b *Backend) {
 	const writers, rounds = 4, 8
 	p := b.place(t)
@@ -248,7 +249,7 @@ func manyWriters(t *testing.T, b *Backend) {
 	for w := range writers {
 		for block, end := range confirmed[w] {
 			if from := int(end) - len(block); from < 0 || int(end) > len(got) || got[from:end] != block {
-				t.Errorf("writer %d: %.10s… was confirmed up to %d and is not there", w, block, end)
+				t.Errorf("writer %d: %.10s… was confirmed up to %d and is missing", w, block, end)
 			}
 			sum += len(block)
 		}
@@ -258,7 +259,7 @@ func manyWriters(t *testing.T, b *Backend) {
 	}
 }
 
-// readersBesideAWriter: readers see a prefix of what is written, at any moment.
+// readersBesideAWriter: at any moment, readers see a prefix of the written bytes.
 func readersBesideAWriter(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "0123456789")
@@ -286,7 +287,7 @@ func readersBesideAWriter(t *testing.T, b *Backend) {
 					return
 				}
 				if last && info.Size != 210 {
-					t.Errorf("at last a reader sees %d bytes", info.Size)
+					t.Errorf("at the end a reader sees %d bytes", info.Size)
 				}
 			}
 		})
@@ -299,13 +300,13 @@ func readersBesideAWriter(t *testing.T, b *Backend) {
 	all.Wait()
 }
 
-// modes: readers cannot append, and a closed file cannot be used. What was not synced before is not confirmed, and may be lost.
+// modes: readers cannot append, and a closed file is unusable. Bytes that were not synced before the close are not confirmed, and may be lost.
 func modes(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "start")
 	r := open(t, p.fs(), name, storage.ModeRead)
 	if _, _, err := r.Append([]byte("x")); err == nil {
-		t.Error("a file that is open for reading takes an append")
+		t.Error("a file that is open for reading accepts an append")
 	}
 	write(t, f, ", perhaps")
 	must(t, errors.Join(f.Close(), r.Close()))
@@ -314,14 +315,14 @@ func modes(t *testing.T, b *Backend) {
 		err = f.Datasync()
 	}
 	if err == nil {
-		t.Error("a closed file takes an append, and confirms it")
+		t.Error("a closed file accepts an append, and confirms it")
 	}
 	if got := p.content(t, name); got != "start" && got != "start, perhaps" {
 		t.Errorf("the file has %q", got)
 	}
 }
 
-// endOfAProcess: calls of a process that has ended return, and confirm nothing that is not there.
+// endOfAProcess: calls of a process that has ended return, and confirm nothing that is not in the file.
 func endOfAProcess(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "start")
@@ -345,11 +346,11 @@ func endOfAProcess(t *testing.T, b *Backend) {
 	}
 }
 
-// powerFailure: what was synced stays, and so do names of a directory that was synced.
+// powerFailure: synced bytes survive, and so do names in a synced directory.
 func powerFailure(t *testing.T, b *Backend) {
 	p := b.place(t)
 	if p.Crash == nil {
-		t.Skip("nothing cuts its power")
+		t.Skip("the backend cannot lose power")
 	}
 	must(t, p.fs().SyncDir(filepath.Dir(p.Dir)))
 	f, name := p.newFile(t, "start")
@@ -361,6 +362,6 @@ func powerFailure(t *testing.T, b *Backend) {
 		t.Errorf("the file has %q", got)
 	}
 	if _, _, err := f.Append([]byte("x")); err == nil {
-		t.Error("a file that was open before takes an append")
+		t.Error("a file that was opened before accepts an append")
 	}
 }

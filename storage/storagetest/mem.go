@@ -1,15 +1,15 @@
-// Package storagetest tests file systems of package storage, and has some for tests of what is above.
+// Package storagetest tests file systems for package storage, and has file systems for the tests of higher layers.
 //
-// [Run] is the conformance suite. It tests what storage.FS and storage.File promise, and then lets whole lives of files run, from the
-// first append to the removal of old files, of which one operation after the other is disturbed:
+// [Run] is the conformance suite. It tests the contract of storage.FS and storage.File, and then runs whole lives of files, from the
+// first append to the removal of old files. Each run disturbs one operation:
 //
 //	                        made, lost, made without an answer, made late, refused, answered with an old listing
 //	session ──▶ operation ──┤
 //	                        before it or after it: another session takes over, works, removes old files; the power fails
 //
-// An operation is a call of the file system, or a request that it makes, if the backend can disturb those. Behind that another session
-// completes everything, and each acknowledged message must be there once, at its index, in files that storage.Verify finds sound. At
-// last many sessions interleave at random. A test of a backend is one call:
+// An operation is a call of the file system, or a request that it sends, if the backend can disturb those. Afterwards another session
+// completes all messages, and each acknowledged message must exist once, at its index, in files that storage.Verify finds sound.
+// Finally, many sessions interleave at random. A test of a backend is one call:
 //
 //	storagetest.Run(t, storagetest.Backend{New: func(t *testing.T) storagetest.Place {
 //		dir := t.TempDir()
@@ -18,15 +18,15 @@
 //
 // For a store of slots, slotstest.Backend makes the Backend.
 //
-// [Mem] is a file system in memory that loses unsynced data, as a real one does at a power failure. [Tap] stops before and after every
-// call of any file system to inject a fault or to let another goroutine run.
+// [Mem] is a file system in memory that loses unsynced data, as a real one does in a power failure. [Tap] calls hooks before and after
+// every call of any file system, to inject a fault or to let another goroutine run.
 //
 // Mem keeps two views of each file. Reads and writes go to the page cache; Datasync, Writeback and a failed writeback
 // move blocks to the device, or lose them:
 //
 //	Append ──▶ cache, block dirty ──Datasync──▶ cache and device, block clean
-//	                  │    └────FailWriteback──▶ cache only, block clean: readable, and gone with the cache
-//	                  └────────────Crash───────▶ any subset of the dirty blocks is on the device, all else is forgotten
+//	                  │    └────FailWriteback──▶ cache only, block clean: readable, lost with the cache
+//	                  └────────────Crash───────▶ any subset of the dirty blocks is on the device, the rest is lost
 package storagetest
 
 import (
@@ -41,7 +41,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// ErrCrashed is what a file that was open when Crash was called returns for ever.
+// ErrCrashed is returned by every call of a file that was open when Crash was called.
 var ErrCrashed = errors.New("storagetest: the machine crashed")
 
 const pageSize = 4096 // of the cache
@@ -50,7 +50,7 @@ const pageSize = 4096 // of the cache
 type Mem struct {
 	mu        sync.Mutex
 	block     int64
-	names     map[string]*inode // as programs see them
+	names     map[string]*inode // as seen by programs
 	diskNames map[string]*inode // as they are after a crash
 	dirs      map[string]bool
 	diskDirs  map[string]bool
@@ -58,15 +58,15 @@ type Mem struct {
 	life      int // number of crashes
 	free      int64
 
-	// The file system that Type reports; defaults to ext4.
+	// FSType is the file system that Type reports; it defaults to ext4.
 	FSType storage.FSType
-	// NoAllocate makes Allocate report that it is not supported.
+	// NoAllocate makes Allocate fail as unsupported.
 	NoAllocate bool
 	// ErrorOnce reports a failed writeback to one descriptor only, as ext4 may after a journal abort. Otherwise every
-	// descriptor that was open before reports it once, as Linux does since 4.13.
+	// descriptor that was open before reports it once, as Linux has done since 4.13.
 	ErrorOnce bool
-	// FailedStay keeps blocks whose writeback failed from the device until they were dropped from the cache, although later syncs
-	// succeed. ext4 does so with room that was reserved: the blocks are written, and remain marked as not written.
+	// FailedStay keeps blocks whose writeback failed off the device until they are dropped from the cache, although later syncs
+	// succeed. ext4 does so with reserved space: the blocks are written, but stay marked as unwritten.
 	FailedStay bool
 }
 
@@ -77,7 +77,7 @@ func NewMem(block int64) *Mem {
 		diskDirs: map[string]bool{"/": true}, free: 1 << 50, FSType: storage.FSType{Magic: 0xEF53, Name: "ext4"}}
 }
 
-// pathError makes the error of a path in the form of the operating system.
+// pathError returns an error about a path in the form of the operating system.
 func pathError(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
 
 // Open implements storage.FS.
@@ -95,7 +95,7 @@ func (m *Mem) Open(name string, mode storage.Mode) (storage.File, error) {
 		m.inodes = append(m.inodes, n)
 		m.names[name] = n
 	}
-	// A new descriptor reports an error that nobody has seen yet, too.
+	// A new descriptor also reports an error that no descriptor has reported yet.
 	return &memFile{m: m, n: n, name: name, life: m.life, writable: mode != storage.ModeRead, seen: n.seen}, nil
 }
 
@@ -126,7 +126,7 @@ func (m *Mem) Remove(name string) error {
 	return nil
 }
 
-// Rename moves a file over another one, if there is one. Package storage never does that; administrators do.
+// Rename renames a file, and replaces an existing one. Package storage never does that; operators do.
 func (m *Mem) Rename(oldname, newname string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *Mem) Type(dir string) (storage.FSType, error) {
 // Block returns the size of the device's blocks.
 func (m *Mem) Block() int64 { return m.block }
 
-// SetFree sets how many more bytes fit on the device, counting what is reserved.
+// SetFree sets how many more bytes fit on the device, in addition to reserved space.
 func (m *Mem) SetFree(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,7 +243,7 @@ func (m *Mem) WriteFile(name string, data []byte) {
 	m.names[name], m.diskNames[name] = n, n
 }
 
-// ReadFile returns what programs see of a file now, nil when there is none.
+// ReadFile returns the current content of a file as programs see it; nil if it does not exist.
 func (m *Mem) ReadFile(name string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,7 +265,7 @@ func (m *Mem) Names() []string {
 	return names
 }
 
-// Dirty returns the numbers of the blocks of a file that are in the cache only and would be written by Datasync.
+// Dirty returns the numbers of the blocks of a file that are only in the cache and would be written by Datasync.
 func (m *Mem) Dirty(name string) []int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -290,8 +290,8 @@ func (m *Mem) Writeback(name string, choose func(block int64) bool) {
 	}
 }
 
-// FailWriteback fails to write the dirty blocks of a file that lose chooses, nil for all. They are clean from then on: still
-// in the cache, not on the device. The next Datasync of the descriptors that are open now reports EIO.
+// FailWriteback fails to write the dirty blocks of a file that lose selects; a nil lose selects all. They are clean from then on: still
+// in the cache, not on the device. The next Datasync of each descriptor that is open now reports EIO.
 func (m *Mem) FailWriteback(name string, lose func(block int64) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -308,16 +308,16 @@ func (m *Mem) FailWriteback(name string, lose func(block int64) bool) {
 	n.errors++
 }
 
-// Crash says what survives a power failure of what was not synced. Nil functions answer no.
+// Crash says which unsynced data survives a power failure. Nil functions answer no, except At.
 type Crash struct {
 	Keep func(name string, block int64) bool // this dirty block reached the device
-	// At tells how long the file was when it did: what was appended to the block since then did not arrive. Nil: all did.
+	// At returns how long the file was when the block reached the device: bytes appended to it later are lost. Nil: none are lost.
 	At       func(name string, block int64) int64
-	KeepSize func(name string) bool // the file's length reached the device, whatever its blocks did
+	KeepSize func(name string) bool // the file's length reached the device, even if its blocks did not
 	KeepName func(name string) bool // this new name is in its directory, or this removed one is gone
 }
 
-// Crash cuts the power and starts again. Files that are open return ErrCrashed from then on.
+// Crash cuts the power and restarts. Open files return ErrCrashed from then on.
 func (m *Mem) Crash(c Crash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -360,7 +360,7 @@ func (m *Mem) Crash(c Crash) {
 	m.life++
 }
 
-// survive lets each change of names that was not synced reach the device if keep says so.
+// survive lets each unsynced change of names reach the device if keep returns true.
 func survive[T any](disk, now map[string]T, keep func(string) bool) {
 	for name := range disk {
 		if _, ok := now[name]; !ok && keep(name) {

@@ -28,7 +28,7 @@ func write(t *testing.T, f storage.File, p []byte) {
 
 func block(c byte) []byte { return bytes.Repeat([]byte{c}, 512) }
 
-// TestPowerFailure: what was synced stays, of the rest any subset of blocks.
+// TestPowerFailure: synced bytes survive, and any subset of the other blocks.
 func TestPowerFailure(t *testing.T) {
 	mem := storagetest.NewMem(512)
 	f := create(t, mem, "/f")
@@ -74,8 +74,8 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
-// TestFailedWriteback: the pages are clean, readable and not on the device; every descriptor from before reports that
-// once, one from after does not.
+// TestFailedWriteback: the pages are clean, readable and not on the device; every descriptor opened before reports that
+// once, one opened afterwards does not.
 func TestFailedWriteback(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	f := create(t, mem, "/f")
@@ -97,10 +97,10 @@ func TestFailedWriteback(t *testing.T) {
 	}
 	later, _ := mem.Open("/f", storage.ModeAppend)
 	if err := later.Datasync(); err != nil {
-		t.Errorf("a descriptor from after: %v", err)
+		t.Errorf("a descriptor opened afterwards: %v", err)
 	}
 	if err := g.Datasync(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("another descriptor from before: %v", err)
+		t.Errorf("another descriptor opened before: %v", err)
 	}
 	read := func(off int64) byte {
 		var p [1]byte
@@ -110,10 +110,10 @@ func TestFailedWriteback(t *testing.T) {
 		return p[0]
 	}
 	if read(5000) != 7 {
-		t.Error("the cache has forgotten")
+		t.Error("the cache lost the failed block")
 	}
 	if g.DropCache(100, 0); read(1000) != 7 || read(5000) != 0 {
-		t.Error("a range that begins within a page drops the whole pages behind it, and not that one")
+		t.Error("a range that begins within a page must drop the whole pages after that page, and not the page itself")
 	}
 	if g.DropCache(0, 0); read(100) != 1 || read(1000) != 0 {
 		t.Error("the cache was not dropped")
@@ -122,11 +122,11 @@ func TestFailedWriteback(t *testing.T) {
 	mem.FailWriteback("/f", nil)
 	last, _ := mem.Open("/f", storage.ModeAppend)
 	if err := last.Datasync(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("an error that nobody was told of yet: %v", err)
+		t.Errorf("an error that no descriptor has reported yet: %v", err)
 	}
 }
 
-// TestFailedStay: a block that was refused once does not reach the device, whatever the syncs say, until it was dropped.
+// TestFailedStay: a block whose writeback failed once does not reach the device until it is dropped, even if syncs succeed.
 func TestFailedStay(t *testing.T) {
 	mem := storagetest.NewMem(512)
 	mem.FailedStay = true

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// inode is a file of a Mem, which may have several names and open descriptors. cache is what programs see, disk is what survives a crash.
+// inode is a file of a Mem. It may have several names and open descriptors. Programs see cache; disk survives a crash.
 type inode struct {
 	ino      uint64
 	nlink    uint64
@@ -19,7 +19,7 @@ type inode struct {
 	failed   map[int64]bool // with FailedStay: blocks that do not reach the device
 	reserved int64
 	errors   int // failed writebacks
-	seen     int // of them reported to anybody
+	seen     int // how many of them were reported to any descriptor
 }
 
 func (n *inode) info() storage.Info {
@@ -62,7 +62,7 @@ type memFile struct {
 	seen     int // failed writebacks that this descriptor has reported
 }
 
-// begin locks the file system and tells whether f can be used. The caller unlocks.
+// begin locks the file system and returns an error if f is unusable. The caller unlocks.
 func (f *memFile) begin(op string) error {
 	f.m.mu.Lock()
 	switch {
@@ -100,7 +100,7 @@ func (f *memFile) Append(p []byte) (int, int64, error) {
 	return len(p), end, nil
 }
 
-// reserve moves what n has of the device up to end.
+// reserve extends the device space reserved for n up to end.
 func (m *Mem) reserve(n *inode, end int64) {
 	if end > n.reserved {
 		m.free -= end - n.reserved
@@ -124,8 +124,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return k, nil
 }
 
-// Datasync implements storage.File: it writes all dirty blocks to the device. If writing one had failed before, it reports that, once per
-// descriptor, and the bytes stay lost: as in Linux, a second call would report success.
+// Datasync implements storage.File: it writes all dirty blocks to the device. If an earlier writeback failed, it reports that, once per
+// descriptor, and the bytes stay lost: as in Linux, a second call reports success.
 func (f *memFile) Datasync() error {
 	defer f.m.mu.Unlock()
 	if err := f.begin("fdatasync"); err != nil {
@@ -160,7 +160,7 @@ func (f *memFile) Allocate(off, n int64) error {
 	return nil
 }
 
-// DropCache forgets the whole clean pages within the range, as Linux does: the first one is not dropped if the range
+// DropCache drops the clean pages that are completely within the range, as Linux does: the first one stays if the range
 // begins in its middle.
 func (f *memFile) DropCache(off, n int64) error {
 	defer f.m.mu.Unlock()
@@ -178,8 +178,8 @@ func (f *memFile) DropCache(off, n int64) error {
 	return nil
 }
 
-// dropPage drops one page from the cache, so that the next read shows the device: blocks whose writeback failed come back with their old
-// content. A page with a dirty block stays.
+// dropPage drops one page from the cache, so that the next read returns the content of the device: blocks whose writeback failed have
+// their old content again. A page with a dirty block stays.
 func (f *memFile) dropPage(from, to int64) {
 	if from >= to {
 		return

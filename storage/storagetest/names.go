@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
 
-// namesAreTakenOnce: of several that make a file one gets its name, and that file stays as it is.
+// namesAreTakenOnce: of several processes that make a file, one gets the name, and its file stays unchanged.
 func namesAreTakenOnce(t *testing.T, b *Backend) {
 	p := b.place(t)
 	fsys, name := p.fs(), filepath.Join(p.Dir, storage.FileName(oracle.Type))
@@ -46,19 +46,19 @@ func namesAreTakenOnce(t *testing.T, b *Backend) {
 	}
 	all.Wait()
 	for i := range makers {
-		must(t, fsys.Remove(p.temp(uint64(i+1)))) // its own name, or a file that nobody will use
+		must(t, fsys.Remove(p.temp(uint64(i+1)))) // its own temporary name, or an unused file
 	}
 	if got := p.content(t, name); len(won) != 1 || got != won[0] {
-		t.Errorf("%q were told that they have the name, the file is %q", won, got)
+		t.Errorf("Link of %q succeeded, the file is %q", won, got)
 	}
 	names, err := fsys.List(p.Dir, oracle.Type)
-	names = slices.DeleteFunc(names, func(name string) bool { _, _, ok := storage.ParseName(name); return !ok }) // others may be among them
+	names = slices.DeleteFunc(names, func(name string) bool { _, _, ok := storage.ParseName(name); return !ok }) // the list may have other names
 	if must(t, err); !slices.Equal(names, []string{storage.FileName(oracle.Type)}) {
 		t.Errorf("there are %q", names)
 	}
 }
 
-// listings: generations of a type are listed by every process as soon as they have their names; those of other types may be.
+// listings: every process lists the generations of a type as soon as they have their names. The list may include other types.
 func listings(t *testing.T, b *Backend) {
 	p := b.place(t)
 	fsys := p.fs()
@@ -90,7 +90,7 @@ func listings(t *testing.T, b *Backend) {
 	}
 }
 
-// oldFiles: a file that was removed is listed and opened no more, and no writer can go on in it; later ones stay.
+// oldFiles: a removed file is no longer listed or opened, and no writer can continue in it; later files stay.
 func oldFiles(t *testing.T, b *Backend) {
 	x, p := b.world(t)
 	old, err := x.Open(p.fs())
@@ -107,7 +107,7 @@ func oldFiles(t *testing.T, b *Backend) {
 		t.Errorf("left: %q", names)
 	}
 	if err := oracle.Steps(oracle.Appends(old, 1), old.Ack); !errors.Is(err, storage.ErrFenced) && !errors.Is(err, storage.ErrIntegrity) {
-		t.Errorf("who writes in the old file is told: %v", err)
+		t.Errorf("the writer of the old file got: %v", err)
 	}
 	old.Close()
 	if half, ok := p.fs().(storage.HalfRemover); ok {
@@ -118,7 +118,7 @@ func oldFiles(t *testing.T, b *Backend) {
 	must(t, x.Finish(p.fs()))
 }
 
-// identity: a file has the same identity for all, and another one than other files.
+// identity: a file has the same identity for every process, and no other file has it.
 func identity(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "start")
@@ -141,7 +141,7 @@ func identity(t *testing.T, b *Backend) {
 	}
 }
 
-// localDisk: what a file system with directories and a kernel's cache promises in addition.
+// localDisk: the additional guarantees of a file system with directories and a page cache.
 func localDisk(t *testing.T, b *Backend) {
 	place := b.place(t)
 	fsys := place.fs()

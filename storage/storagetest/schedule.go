@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
 
-// schedules runs several sessions whose operations interleave, and have any fate.
+// schedules runs several sessions whose operations interleave and have any fate.
 func (e *explorer) schedules(t *testing.T) {
 	n := 100
 	switch {
@@ -43,10 +43,10 @@ type schedule struct {
 	e     *explorer
 	rng   *rand.Rand
 	p     Place
-	d     Disturbed // of all sessions
+	d     Disturbed // shared by all sessions
 	depth int
 	done  []string
-	err   error // the first that nothing explains
+	err   error // the first unexpected one
 }
 
 func (s *schedule) run() error {
@@ -55,13 +55,13 @@ func (s *schedule) run() error {
 			return s.err
 		}
 	}
-	s.depth = 2 // nothing is disturbed any more
+	s.depth = 2 // from now on nothing is disturbed
 	for _, h := range s.Holders {
 		h.Close()
 	}
 	err := s.World.Finish(s.p.fs())
 	for _, h := range s.Killed {
-		h.Close() // what it has not made yet is late
+		h.Close() // performs its remaining operations, late
 	}
 	if deliverAll(s.d); err == nil {
 		err = s.World.Finish(s.p.fs())
@@ -69,7 +69,7 @@ func (s *schedule) run() error {
 	return err
 }
 
-// action lets something happen, most often what sessions do most often.
+// action performs a random action. Actions that are frequent in real sessions are more likely.
 func (s *schedule) action() {
 	switch s.rng.IntN(16) {
 	case 0, 1:
@@ -155,7 +155,7 @@ func (s *schedule) step(what string, do func(*oracle.Holder) error) {
 	s.expect(what, s.Step(s.rng.IntN, do))
 }
 
-// keep removes all old files.
+// keep removes all old files. It may fail before the type is registered.
 func (s *schedule) keep() {
 	s.tell("keep")
 	if err := s.World.Keep(s.p.fs(), s.p.fs()); s.World.Registered {
@@ -170,14 +170,14 @@ func (s *schedule) deliver() {
 	}
 }
 
-// crash ends all sessions, too.
+// crash cuts the power, which ends all sessions.
 func (s *schedule) crash() {
 	s.tell("power failure")
 	s.p.Crash()
 	s.KillAll()
 }
 
-// expect keeps an error that no fault of this test explains.
+// expect keeps the first error that no fault of this test explains.
 func (s *schedule) expect(what string, err error) {
 	ok := err == nil || errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrNoSpace) ||
 		errors.As(err, new(*storage.PoisonedError)) || !s.e.requests && errors.Is(err, syscall.EIO)

@@ -29,44 +29,44 @@ const (
 	OpClose     Op = "close"
 )
 
-// Changes tells whether such a call changes what others see, or makes it durable. Open does not: a late one returns no file.
+// Changes reports whether such a call changes what other processes see, or makes it durable. Open does not: a late one returns no file.
 func (o Op) Changes() bool {
 	return slices.Contains([]Op{OpLink, OpRemove, OpMkdir, OpSyncDir, OpAppend, OpDatasync}, o)
 }
 
 // Call is one call.
 type Call struct {
-	N    int // its number, from 0, over all calls that went through the tap
+	N    int // its number, from 0, among all calls through the tap
 	Op   Op
 	Name string
 	Off  int64
 	Len  int64
-	Data []byte // OpAppend: what is to be appended; not to be kept or changed
+	Data []byte // OpAppend: the bytes to append; must not be kept or changed
 }
 
-// Fault is what happens instead of the call: nothing, but for an append of which Short bytes land; then it returns Err.
+// Fault replaces a call. By default nothing is done, except that an append writes the first Short bytes; the call returns Err.
 // An append with a nil Err returns a short count.
 type Fault struct {
 	Err     error
 	Short   int
-	Applied bool // the call is made, and its answer is lost: Err is returned all the same
-	Late    bool // of a call that changes something: it is made when Deliver says so
+	Applied bool // the call is made, and its answer is lost: it returns Err nevertheless
+	Late    bool // for a call that changes something: it is made when Deliver is called
 }
 
-// Tap is a file system around another one. Before, After and Failed, if set, are called around every call, in the goroutine of the
-// caller and without any lock held: they may use the underlying file system, and let other writers run to any point.
+// Tap is a file system around another one. Before, After and Failed, if set, are called around every call, in the caller's
+// goroutine and without any lock held: they may use the underlying file system, and let other writers run to any point.
 type Tap struct {
 	FS     storage.FS
 	Before func(Call) *Fault // non-nil: the call is not made
 	After  func(Call)
-	Failed func(Call, error) // after a call that was made and returned an error
+	Failed func(Call, error) // called after a call that was made and returned an error
 
 	mu   sync.Mutex
 	n    int
 	late []lateCall
 }
 
-// lateCall is a call that is made later, of an open file or of none.
+// lateCall is a pending call, of an open file or of the file system.
 type lateCall struct {
 	of   *tapFile
 	make func()
@@ -79,14 +79,14 @@ func (t *Tap) Calls() int {
 	return t.n
 }
 
-// Late returns how many calls are still under way.
+// Late returns how many calls are pending.
 func (t *Tap) Late() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.late)
 }
 
-// Deliver makes the call with number i of those that are still under way. Nobody waits for its answer any more.
+// Deliver makes pending call i. Its caller no longer waits for the answer.
 func (t *Tap) Deliver(i int) {
 	t.mu.Lock()
 	c := t.late[i]
@@ -99,12 +99,12 @@ func (t *Tap) Deliver(i int) {
 	}
 }
 
-// waits tells whether a call of f is under way. mu is held.
+// waits reports whether a call of f is pending. mu is held.
 func (t *Tap) waits(f *tapFile) bool {
 	return slices.ContainsFunc(t.late, func(c lateCall) bool { return c.of == f })
 }
 
-// begin counts a call, and asks what becomes of it.
+// begin counts a call, and returns the Fault that Before chooses for it.
 func (t *Tap) begin(c *Call) *Fault {
 	t.mu.Lock()
 	c.N = t.n
@@ -152,7 +152,7 @@ func (t *Tap) Open(name string, mode storage.Mode) (f storage.File, err error) {
 		return err
 	})
 	if err != nil {
-		if f != nil { // nobody learns of it
+		if f != nil { // the caller does not get it
 			_ = f.Close()
 		}
 		return nil, err
@@ -214,7 +214,7 @@ func (t *Tap) Type(dir string) (f storage.FSType, err error) {
 	return f, err
 }
 
-// pieces is what only a file InPieces has.
+// pieces are the methods that only a storage.InPieces has.
 type pieces interface {
 	Pieces() int
 	Hole() (off, end int64)
@@ -225,10 +225,10 @@ type tapFile struct {
 	t      *Tap
 	f      storage.File
 	name   string
-	closed bool // while calls are under way; Tap.mu guards it
+	closed bool // Deliver closes f after the last pending call; guarded by Tap.mu
 }
 
-// Append implements storage.File. A Fault with Short makes only the first bytes land.
+// Append implements storage.File. With Fault.Short it appends only the first bytes.
 func (f *tapFile) Append(p []byte) (n int, end int64, err error) {
 	c := Call{Op: OpAppend, Name: f.name, Len: int64(len(p)), Data: p}
 	fault := f.t.begin(&c)

@@ -6,14 +6,14 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Crew is several sessions in one world, which take turns in an order that a test draws.
+// Crew is several sessions in one world. They take turns in a random order of the test.
 type Crew struct {
 	World   *World
 	Holders []*Holder
-	Killed  []*Holder // whose writers are still open
+	Killed  []*Holder // their writers are still open
 }
 
-// Open begins a session, which is one of the crew if that succeeds.
+// Open begins a session, and adds it to the crew if that succeeds.
 func (c *Crew) Open(fsys storage.FS) error {
 	h, err := c.World.Open(fsys)
 	if err == nil {
@@ -22,7 +22,7 @@ func (c *Crew) Open(fsys storage.FS) error {
 	return err
 }
 
-// Step lets one session, perhaps one that was fenced long ago, do something. draw returns a number below n.
+// Step calls do with one session, perhaps one that was fenced off long ago. draw returns a number below n.
 func (c *Crew) Step(draw func(n int) int, do func(*Holder) error) error {
 	if len(c.Holders) == 0 {
 		return nil
@@ -36,7 +36,7 @@ func (c *Crew) Step(draw func(n int) int, do func(*Holder) error) error {
 	return do(h)
 }
 
-// Kill ends the process of one session: it does nothing any more.
+// Kill ends the process of one session: it takes no further steps.
 func (c *Crew) Kill(draw func(n int) int) {
 	if len(c.Holders) > 0 {
 		i := draw(len(c.Holders))
@@ -45,5 +45,5 @@ func (c *Crew) Kill(draw func(n int) int) {
 	}
 }
 
-// KillAll ends all of them.
+// KillAll ends the processes of all sessions.
 func (c *Crew) KillAll() { c.Killed, c.Holders = append(c.Killed, c.Holders...), nil }

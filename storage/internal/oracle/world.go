@@ -1,5 +1,5 @@
-// Package oracle knows what must become of messages in files, for the tests of package storage and for storagetest. Workers
-// without a queue, a lock or a database append messages and acknowledge them; afterwards it looks for each that was acknowledged.
+// Package oracle checks what becomes of messages in files, for the tests of package storage and for storagetest. Simulated workers
+// append messages and acknowledge them, without a real queue, lock or database; afterwards the oracle looks for each acknowledged message.
 package oracle
 
 import (
@@ -20,15 +20,15 @@ import (
 // Type is the type of all messages.
 const Type = "orders"
 
-// World is a queue, a registry and the rule book: workers of any number take messages from the queue, append them to
-// one file and acknowledge them, as package worker does; Check is the oracle.
+// World is a queue, a registry and the oracle: any number of workers take messages from the queue, append them to
+// one file and acknowledge them, as package worker does. Check is the oracle.
 type World struct {
 	Dir   string
-	Epoch uint64 // that was granted last
+	Epoch uint64 // granted last
 
-	Published int            // messages in the queue, numbered from 0
-	Acked     map[int]uint64 // message number → its index in the file, as the acknowledging worker knew it
-	Gone      map[int]uint64 // the same of messages in files that were removed; may have others
+	Published int            // number of messages in the queue, numbered from 0
+	Acked     map[int]uint64 // message number → its index in the file, as known to the acknowledging worker
+	Gone      map[int]uint64 // the same for messages in removed files; may contain others
 
 	Entry      storage.Entry
 	Registered bool
@@ -37,12 +37,12 @@ type World struct {
 // New returns a world whose files are in dir.
 func New(dir string) *World { return &World{Dir: dir, Acked: map[int]uint64{}} }
 
-// Path is the path of the file that is registered: the newest, unless a successor was just made.
+// Path returns the path of the registered file: the newest, unless a successor was just made.
 func (x *World) Path() string {
 	return filepath.Join(x.Dir, storage.GenerationName(Type, x.Entry.Generation))
 }
 
-// Paths returns the paths of all files of the type that are there, oldest first.
+// Paths returns the paths of all existing files of the type, oldest first.
 func (x *World) Paths(fsys storage.FS) ([]string, error) {
 	if fsys == nil {
 		fsys = storage.OS()
@@ -64,7 +64,7 @@ func (x *World) Paths(fsys storage.FS) ([]string, error) {
 	return paths, nil
 }
 
-// Lookup, Register, Succeed and Update make it a storage.Registry, the simplest correct one.
+// Lookup implements storage.Registry. World is the simplest correct Registry.
 func (x *World) Lookup(context.Context, string) (storage.Entry, bool, error) {
 	return x.Entry, x.Registered, nil
 }
@@ -96,19 +96,19 @@ func (x *World) Update(_ context.Context, _ string, e storage.Entry) (bool, erro
 	return true, nil
 }
 
-// Holder is one worker's session. It keeps the file's state the way package worker does: which messages are in it.
+// Holder is one worker's session. Like package worker, it keeps the state of the file: which messages are in it.
 type Holder struct {
 	World  *World
 	Writer *storage.Writer
-	Index  map[int]uint64 // messages in the file, as far as this one knows
+	Index  map[int]uint64 // messages in the file, as far as this session knows
 	Tail   []int          // appended, not known to be durable
 	Read   int            // next message to take from the queue
 	Dups   []int          // redelivered messages that the file has already
-	Busy   bool           // in the middle of a call, in tests where others run then
-	after  uint64         // index that the next record to replay has, at least
+	Busy   bool           // in the middle of a call, in tests where other sessions run meanwhile
+	after  uint64         // minimum index of the next record to replay
 }
 
-// Open opens the file with the next epoch, as a worker that was granted the lock does.
+// Open opens the file with the next epoch, as a worker does after it was granted the lock.
 func (x *World) Open(fsys storage.FS) (*Holder, error) {
 	x.Epoch++
 	return x.OpenEpoch(fsys, x.Epoch)
@@ -127,7 +127,7 @@ func (x *World) OpenEpoch(fsys storage.FS, epoch uint64) (*Holder, error) {
 	return h, err
 }
 
-// State is what a checkpoint has of the messages in the file: one line "number index" each.
+// State returns the state for a checkpoint: one line "number index" for each message in the file.
 func (h *Holder) State() []byte {
 	var b []byte
 	for _, n := range sortedKeys(h.Index) {
@@ -151,10 +151,10 @@ func (h *Holder) Restore(state []byte) error {
 	return nil
 }
 
-// ErrState is the error of Restore and Replay for what no Holder has written, and for records that do not follow one another.
+// ErrState is the error of Restore for state that no Holder wrote, and of Replay for records that no Holder wrote or that are out of order.
 var ErrState = errors.New("this is no state")
 
-// Replay adds a message that is behind the checkpoint.
+// Replay adds a message after the checkpoint.
 func (h *Holder) Replay(r storage.Record) error {
 	n := Number(r.ID)
 	h.Index[n] = r.Index
@@ -165,7 +165,7 @@ func (h *Holder) Replay(r storage.Record) error {
 	return nil
 }
 
-// Number returns the number of the message with an ID; -1 if it is none of ours.
+// Number returns the number of the message with an ID; -1 for a foreign ID.
 func Number(id []byte) int {
 	var n int
 	if _, err := fmt.Sscanf(string(id), "id-%06d", &n); err != nil {
@@ -174,8 +174,8 @@ func Number(id []byte) int {
 	return n
 }
 
-// Fetch takes up to k messages from the queue that are not acknowledged: those the file has are duplicates, which the
-// next ack removes from the queue; the others are returned for appending.
+// Fetch takes unacknowledged messages from the queue. It returns up to k messages to append. Messages that the file has already are
+// duplicates: the next Ack acknowledges them.
 func (h *Holder) Fetch(k int) []storage.Record {
 	var recs []storage.Record
 	for ; k > 0 && h.Read < h.World.Published; h.Read++ {
@@ -192,7 +192,7 @@ func (h *Holder) Fetch(k int) []storage.Record {
 	return recs
 }
 
-// Messages returns n records with IDs and payloads that tell their number, from first on.
+// Messages returns n records, numbered from first on, whose IDs and payloads contain their numbers.
 func Messages(first, n int) []storage.Record {
 	recs := make([]storage.Record, n)
 	for i := range recs {
@@ -230,7 +230,8 @@ func (h *Holder) Append(k int) error {
 	return nil
 }
 
-// Ack syncs, and acknowledges what may be acknowledged: duplicates of what was in the file when it was opened at once.
+// Ack syncs, and acknowledges the messages that are durable. It acknowledges duplicates before the sync, except those of messages in
+// Tail.
 func (h *Holder) Ack() error {
 	for _, n := range h.Dups {
 		if !slices.Contains(h.Tail, n) {
@@ -252,7 +253,7 @@ func (h *Holder) Ack() error {
 // Checkpoint appends a checkpoint.
 func (h *Holder) Checkpoint() error { return h.Writer.Checkpoint(h.State()) }
 
-// Rotate goes on in a successor file.
+// Rotate continues in a successor file.
 func (h *Holder) Rotate() error {
 	next, err := h.Writer.Rotate(context.Background(), h.State())
 	if err == nil {
@@ -261,10 +262,10 @@ func (h *Holder) Rotate() error {
 	return err
 }
 
-// Compact writes the file anew.
+// Compact rewrites the file.
 func (h *Holder) Compact() error { return h.compact(0) }
 
-// Merge writes the file anew, with all those before it.
+// Merge rewrites the file together with all those before it.
 func (h *Holder) Merge() error { return h.compact(1) }
 
 func (h *Holder) compact(from uint64) error {
@@ -278,20 +279,20 @@ func (h *Holder) compact(from uint64) error {
 	return err
 }
 
-// Work is a whole session: two batches one behind the other, a checkpoint, another batch, one in a successor file, one behind
-// a compaction of both, the end.
+// Work is a whole session: Begin, then one batch in a successor file, one after a compaction of both files, and the
+// end.
 func (h *Holder) Work() error {
 	one := func() error { return h.Append(1) }
 	return Steps(h.Begin, h.Rotate, one, h.Ack, h.Merge, one, h.Ack, func() error { return h.Writer.Close() })
 }
 
-// Begin is the part of work that is in one file.
+// Begin is the part of Work in the first file: two batches, a checkpoint, and another batch.
 func (h *Holder) Begin() error {
 	return Steps(func() error { return h.Append(2) }, func() error { return h.Append(1) }, h.Ack,
 		h.Checkpoint, func() error { return h.Append(3) }, h.Ack)
 }
 
-// Steps makes one step after the other, up to the first that fails.
+// Steps runs steps in order, up to the first that fails.
 func Steps(all ...func() error) error {
 	for _, step := range all {
 		if err := step(); err != nil {
@@ -301,16 +302,16 @@ func Steps(all ...func() error) error {
 	return nil
 }
 
-// violation is what the oracle found.
+// violation is an error found by the oracle.
 type violation struct{ what string }
 
 func (v *violation) Error() string { return v.what }
 
-// Violated is the error of the oracle.
+// Violated returns an error of the oracle.
 func Violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
 
-// Check is the oracle: every acknowledged message is in the file, at the index it had, whole; nothing is in it twice;
-// the messages of the one producer are in order; and Verify finds nothing wrong.
+// Check is the oracle: every acknowledged message is in the files, complete and at the index it had; no message is in them twice;
+// the messages of the only producer are in order; and Verify finds no problem.
 func (x *World) Check(fsys storage.FS) error {
 	at, err := x.Contents(fsys)
 	if err != nil {
@@ -326,7 +327,7 @@ func (x *World) Check(fsys storage.FS) error {
 	return nil
 }
 
-// Contents checks the files, and returns the messages in them, and in those before that were removed.
+// Contents checks the files, and returns the messages in them and in removed files before them.
 func (x *World) Contents(fsys storage.FS) (map[int]uint64, error) {
 	paths, err := x.Paths(fsys)
 	if err != nil {
@@ -348,7 +349,7 @@ func (x *World) Contents(fsys storage.FS) (map[int]uint64, error) {
 	return at, nil
 }
 
-// before returns the messages in files that were removed, before those that are left.
+// before returns the messages in removed files that precede the remaining ones.
 func (x *World) before(fsys storage.FS, paths []string) (map[int]uint64, error) {
 	at := map[int]uint64{}
 	if len(paths) == 0 || len(x.Gone) == 0 {
@@ -374,7 +375,7 @@ func (x *World) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 		return nil, err
 	}
 	defer r.Close()
-	// One between them that was replaced may be removed.
+	// A replaced file between them may have been removed.
 	if seal != nil && r.FileID() != seal.Successor && storage.ReadLink(fsys, path).PrevFileID != seal.Successor {
 		return nil, Violated("%s is not the successor that the file before it names", path)
 	}
@@ -382,7 +383,7 @@ func (x *World) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 	if first > uint64(len(at)) {
 		return nil, Violated("%s begins with index %d, the file before it ends with %d", path, first, len(at))
 	}
-	for n, i := range at { // what is compacted is in two files
+	for n, i := range at { // compacted messages are in two files
 		if i < first {
 			last = max(last, n)
 		}
@@ -428,11 +429,11 @@ func (x *World) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 	return r.Sealed(), nil
 }
 
-// Finish lets a new worker complete everything that is published, and checks that it can.
+// Finish lets a new worker append and acknowledge all published messages, and checks the files.
 func (x *World) Finish(fsys storage.FS) error {
 	h, err := x.Open(fsys)
 	for tries := 0; err != nil && errors.Is(err, syscall.EIO) && tries < 3; tries++ {
-		h, err = x.Open(fsys) // an I/O error that nobody has seen yet is reported once
+		h, err = x.Open(fsys) // an I/O error that was not reported yet is reported once
 	}
 	if err != nil {
 		return Violated("the last worker cannot open: %v", err)
@@ -463,18 +464,18 @@ func isGeneration(name string) bool {
 	return ok && typ == Type
 }
 
-// Keep removes all files but the newest through fsys. What was in them is read through clean, where nothing is disturbed.
+// Keep removes all files but the newest through fsys. It first reads their messages through clean, which is not disturbed.
 func (x *World) Keep(fsys, clean storage.FS) error {
 	at, err := x.Contents(clean)
 	if err != nil {
 		return err
 	}
-	x.Gone = at // of which Contents takes what is in no file that is left
+	x.Gone = at // Contents uses the messages that are before the first remaining file
 	_, err = storage.Keep(context.Background(), x.Dir, Type, storage.KeepOptions{FS: fsys, Registered: x.Entry, Size: 1, Replaced: true})
 	return err
 }
 
-// TakeOver is a session that takes over, and works.
+// TakeOver lets another session take over and append and acknowledge messages.
 func (x *World) TakeOver(fsys storage.FS) (*Holder, error) {
 	h, err := x.Open(fsys)
 	if err == nil {
@@ -483,7 +484,7 @@ func (x *World) TakeOver(fsys storage.FS) (*Holder, error) {
 	return h, err
 }
 
-// Overtake lets another session go on, and removes all files but its last one.
+// Overtake lets another session continue in successor files, and removes all files but its last one.
 func (x *World) Overtake(fsys storage.FS) (*Holder, error) {
 	h, err := x.Open(fsys)
 	if err != nil {
@@ -499,5 +500,5 @@ func (h *Holder) Close() {
 	}
 }
 
-// Appends is a step that appends k messages.
+// Appends returns a step that appends k messages.
 func Appends(h *Holder, k int) func() error { return func() error { return h.Append(k) } }

@@ -95,13 +95,13 @@ func (s *Store) explain(err error) error {
 		return slots.Full(s.String(), err)
 	case errors.As(err, new(*os.LinkError)) && errors.Is(err, syscall.EPERM): // not a lack of rights, which is EACCES
 		return s.refused("the file system has no hard links, or the server maps this user to another one",
-			"use another file system, as what gives a value its name is link(2), or mount this one so that files belong to the user who makes them", err)
+			"use another file system, because a value gets its name by link(2), or mount this one so that files belong to the user that creates them", err)
 	case errors.Is(err, fs.ErrPermission):
-		return s.refused("the directory cannot be used", "run as the user that owns it, or give that user access", err)
+		return s.refused("the directory is not accessible", "run as the user that owns it, or give that user access", err)
 	case errors.Is(err, syscall.EROFS):
 		return s.refused("the directory is read-only", "mount it for writing", err)
 	case errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.EMLINK):
-		return s.refused("the file system has no hard links", "use another one: what gives a value its name is link(2)", err)
+		return s.refused("the file system has no hard links", "use another one: a value gets its name by link(2)", err)
 	}
 	return fmt.Errorf("%s: %w", s, err)
 }

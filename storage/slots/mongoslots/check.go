@@ -162,7 +162,7 @@ func (s *Store) checkSharding(ctx context.Context) error {
 	// rule: a name is on one shard only, or it could exist twice
 	if key, ok := raw.Lookup("key").DocumentOK(); !ok || !isByName(key) {
 		return s.unfit(
-			fmt.Sprintf("its shard key is %v, so that a name may be there once on each shard", raw.Lookup("key")),
+			fmt.Sprintf("its shard key is %v, so that a name may exist once on each shard", raw.Lookup("key")),
 			`copy it to one that is sharded by {_id: 1} or {_id: "hashed"}, or not at all, and name that`)
 	}
 	return nil

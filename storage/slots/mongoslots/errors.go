@@ -121,7 +121,7 @@ func (s *Store) refusal(err error) (reason, remedy string) {
 			return "the user may not do that", role
 		}
 	case codeUserWritesBlocked:
-		return "the server takes no writes of users now (setUserWriteBlockMode)", "end that"
+		return "the server blocks user writes now (setUserWriteBlockMode)", "unblock them"
 	case codeDocumentValidationFailure, codeCommandNotSupportedOnView, codeInvalidNamespace:
 		return "the collection " + s.collection + " does not take it", where
 	case codeBSONObjectTooLarge:
@@ -130,7 +130,7 @@ func (s *Store) refusal(err error) (reason, remedy string) {
 		return "the server cannot tell what a majority has", "leave out enableMajorityReadConcern: false there"
 	case codeCommandNotFound, codeCommandNotSupported,
 		codeAPIVersion, codeAPIStrict, codeAPIDeprecation:
-		return "the server does not know how", "use MongoDB 4.4 or later, without a strict version of its API"
+		return "the server does not support the request", "use MongoDB 4.4 or later, without a strict version of its API"
 	}
 	return "", ""
 }

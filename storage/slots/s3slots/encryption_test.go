@@ -153,7 +153,7 @@ func TestGatewaysThatDoNotEncrypt(t *testing.T) {
 	for settings, refused := range map[string]bool{"": false, "&sse=AES256": true, "&sse=aws:kms": true} {
 		s := open(t, url+settings)
 		err := slots.Probe(t.Context(), s)
-		if errors.Is(err, storage.ErrRefused) != refused || refused && (!strings.Contains(err.Error(), "does not answer that it did") || !strings.Contains(err.Error(), "leave out sse=")) {
+		if errors.Is(err, storage.ErrRefused) != refused || refused && (!strings.Contains(err.Error(), "does not confirm that it did") || !strings.Contains(err.Error(), "leave out sse=")) {
 			t.Errorf("%q: %v", settings, err)
 		}
 		if names, err := s.Folders(t.Context(), ""); err != nil || slices.Contains(names, ".probe") {

@@ -20,7 +20,7 @@ var refusals = map[string]struct{ reason, remedy string }{
 	"AccessDenied":                       {"access is denied", needed},
 	"Forbidden":                          {"access is denied", needed},
 	"AllAccessDisabled":                  {"access is disabled", needed},
-	"AccountProblem":                     {"the account has a problem", "ask who runs the store"},
+	"AccountProblem":                     {"the account has a problem", "ask the operator of the store"},
 	"InvalidAccessKeyId":                 {"the access key is not known", "set the AWS_ACCESS_KEY_ID of a key of this store"},
 	"SignatureDoesNotMatch":              {"the secret key is wrong", "set the AWS_SECRET_ACCESS_KEY that belongs to AWS_ACCESS_KEY_ID"},
 	"ExpiredToken":                       {"the credentials have expired", "get new ones, or use a role that renews them"},

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// Backend is the files in a store, for storagetest.Run, which disturbs the requests as well as the calls of the file system. open
-// opens the store; it may be the same one each time, as all that a test writes is below a folder of its own.
+// Backend returns the backend of files in a store for storagetest.Run, which disturbs the requests as well as the calls of the file
+// system. open opens the store; it may return the same store each time, because each test writes below a folder of its own.
 func Backend(open func(t *testing.T) slots.Store) storagetest.Backend {
 	var n atomic.Int64
 	return storagetest.Backend{New: func(t *testing.T) storagetest.Place {
@@ -54,7 +54,7 @@ func faultOf(c Call, f storagetest.Fate) *Fault {
 	return nil
 }
 
-// older leaves entries out of a listing: of generations the newest ones, and any slots of a file.
+// older returns the entries that a stale listing leaves out: the newest generations of a type, or any slots of a file.
 func older(c Call) func(slots.Entry) bool {
 	if strings.HasSuffix(c.Name, "/generations") {
 		left := c.N % 4
@@ -108,7 +108,7 @@ func (b below) Between(ctx context.Context, folder, from, to string, n int) ([]s
 	return b.cut(part), err
 }
 
-// cut takes the prefix from the names of entries.
+// cut removes the prefix from the names of entries.
 func (b below) cut(all []slots.Entry) []slots.Entry {
 	for i := range all {
 		all[i].Name = strings.TrimPrefix(all[i].Name, b.prefix)

@@ -1,4 +1,4 @@
-// Package slotstest has test tools for slots: an in-memory store, a tap that injects faults into any store, and a
+// Package slotstest has test tools for slots: a store in memory, a tap that injects faults into any store, and a
 // conformance suite that every store must pass.
 //
 //	slots.FS ──▶ Tap ──▶ Mem
@@ -47,14 +47,14 @@ func (m *Mem) Names() []string {
 	return slices.Sorted(maps.Keys(m.values))
 }
 
-// Set puts a value in the place of whatever is there. No client of a store can do that; administrators can.
+// Set stores a value and replaces an existing one. No client of a store can do that; operators can.
 func (m *Mem) Set(name string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.values[name] = slices.Clone(data)
 }
 
-// pathError makes the error of a name in the form of package fs.
+// pathError returns an error about a name in the form of package fs.
 func pathError(op, name string, err error) error { return &fs.PathError{Op: op, Path: name, Err: err} }
 
 // Create implements slots.Store.

@@ -13,7 +13,7 @@ func TestMem(t *testing.T) {
 	slotstest.Run(t, func(*testing.T) slots.Store { return mem })
 }
 
-// TestMemConforms has values so small that most batches take more than one.
+// TestMemConforms limits values to a size so small that most batches take several.
 func TestMemConforms(t *testing.T) {
 	b := slotstest.Backend(func(*testing.T) slots.Store { return slotstest.NewMem(1500) })
 	b.Virtual = true

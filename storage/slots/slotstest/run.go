@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// Run tests that a store does what [slots.Store] asks for. open opens the store at the same place each time; nothing else
-// is there, and each test uses folders of its own.
+// Run tests that a store meets the contract of [slots.Store]. open opens the store at the same place each time. The place
+// contains nothing else, and each test uses folders of its own.
 func Run(t *testing.T, open func(t *testing.T) slots.Store) {
 	for _, c := range []struct {
 		name string
@@ -36,7 +36,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// values: a value of any bytes comes back unchanged, also through another handle, and the store keeps no reference to the caller's buffer.
+// values: a value of any bytes is returned unchanged, also through another handle, and the store keeps no reference to the caller's buffer.
 func values(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	other := open(t)
@@ -44,7 +44,7 @@ func values(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 		name := fmt.Sprintf("values/%020d", i)
 		data := []byte(want)
 		must(t, s.Create(ctx, name, data))
-		clear(data) // nothing of it was kept
+		clear(data) // the store kept no reference to it
 		for _, store := range []slots.Store{s, other} {
 			got, err := store.Read(ctx, name)
 			if err != nil || string(got) != want {
@@ -77,7 +77,7 @@ func firstStays(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) 
 	}
 }
 
-// absent: what does not exist is reported as fs.ErrNotExist, also where a name is a folder or lies below a value; a missing folder is empty.
+// absent: a missing value is reported as fs.ErrNotExist, even if its name is a folder or is below a value; a missing folder is empty.
 func absent(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, "absent/folder/a", []byte("x")))
@@ -90,10 +90,10 @@ func absent(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 		}
 	}
 	if all, err := s.List(ctx, "absent/none"); err != nil || len(all) != 0 {
-		t.Errorf("a folder that is not there: %v, %v", all, err)
+		t.Errorf("a missing folder: %v, %v", all, err)
 	}
 	if all, err := s.Folders(ctx, "absent/none"); err != nil || len(all) != 0 {
-		t.Errorf("the folders in one that is not there: %v, %v", all, err)
+		t.Errorf("the folders in a missing folder: %v, %v", all, err)
 	}
 }
 
@@ -106,8 +106,8 @@ func large(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
-// race: of many clients that create the same name at the same moment exactly one succeeds, and its value is there. A store that only checks
-// and then writes would let two succeed.
+// race: of many clients that create the same name concurrently, exactly one succeeds, and its value is stored. A store that checks
+// first and then writes would let two succeed.
 func race(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	stores := []slots.Store{s, open(t), open(t)}
 	for round := range 5 {
@@ -137,7 +137,7 @@ func race(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	}
 }
 
-// listings: a listing has exactly the values directly in the folder, sorted by name, with their sizes, whatever similar names there are.
+// listings: a listing has exactly the values directly in the folder, sorted by name, with their sizes, even if similar names exist.
 func listings(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	for i, name := range []string{"list/1/b", "list/1/a", "list/1/a.b", "list/10/a", "list/1/deeper/a", "list/1-/a", "list/1.a/b", "list/1/c"} {
@@ -150,11 +150,11 @@ func listings(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
-// parts: a store that is Ordered lists any part of a folder as it lists all of it.
+// parts: an Ordered store lists any part of a folder consistently with a listing of the whole folder.
 func parts(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ordered, ok := s.(slots.Ordered)
 	if !ok {
-		t.Skip("the store does not find names by their order")
+		t.Skip("the store does not look up names by their order")
 	}
 	ctx := t.Context()
 	for i, name := range []string{"parts/1/b", "parts/1/a", "parts/1/d", "parts/1/a.b", "parts/10/a", "parts/1-/a", "parts/1.a/b", "parts/1/c", "parts/1/d-e", "parts/2"} {
@@ -199,7 +199,7 @@ func parts(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
-// many: a listing is complete if there are more values than a store returns at once.
+// many: a listing is complete even if it has more values than a store returns at once.
 func many(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	n := 2500
 	if testing.Short() {
@@ -245,7 +245,7 @@ func folders(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
-// deletes: a deleted value is gone, deleting it again is no error, and its name can be created again.
+// deletes: a deleted value is gone, deleting it again is not an error, and its name can be created again.
 func deletes(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, "delete/a", []byte("one")))

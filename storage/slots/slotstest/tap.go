@@ -18,32 +18,32 @@ const (
 	OpCreate  Op = "create"
 	OpRead    Op = "read"
 	OpSize    Op = "size"
-	OpList    Op = "list" // also of a part of a folder, or how many there are
+	OpList    Op = "list" // of a folder or a part of it, or a count
 	OpFolders Op = "folders"
 	OpDelete  Op = "delete"
 )
 
 // Call is one request.
 type Call struct {
-	N    int // its number, from 0, over all requests that went through the tap
+	N    int // its number, from 0, among all requests through the tap
 	Op   Op
 	Name string
-	Data []byte // OpCreate: what is to be created; not to be kept or changed
+	Data []byte // OpCreate: the value to create; must not be kept or changed
 }
 
-// ErrLost is the unclear answer of requests that a Fault says nothing else of.
+// ErrLost is the unclear answer of requests whose Fault specifies no other answer.
 var ErrLost = errors.New("slotstest: the answer was lost")
 
 // Fault is what happens instead of an answer.
 type Fault struct {
 	Err     error                  // the answer; ErrLost if it is nil, except with Leave
 	Applied bool                   // the request is made before the answer is lost
-	Late    bool                   // OpCreate: the request is made when Deliver says so
-	Leave   func(slots.Entry) bool // OpList: the request is made, and the answer is as old as if it left these out
+	Late    bool                   // OpCreate: the request is made when Deliver is called
+	Leave   func(slots.Entry) bool // OpList: the request is made, and a stale answer leaves out these entries
 }
 
 // Tap is a store around another one. Before and After, if set, are called before every request and after it was made, in the
-// goroutine of the caller and without any lock held: they may use the store and let other clients run to any point.
+// caller's goroutine and without any lock held: they may use the store and let other clients run to any point.
 type Tap struct {
 	slots.Store
 	Before func(Call) *Fault
@@ -61,30 +61,30 @@ func (t *Tap) Calls() int {
 	return t.n
 }
 
-// Late returns how many requests are still under way.
+// Late returns how many requests are pending.
 func (t *Tap) Late() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.late)
 }
 
-// Pending returns the requests that are still under way.
+// Pending returns the pending requests.
 func (t *Tap) Pending() []Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.late)
 }
 
-// Deliver makes the request with number i of those that are still under way.
+// Deliver makes pending request i.
 func (t *Tap) Deliver(i int) {
 	t.mu.Lock()
 	c := t.late[i]
 	t.late = slices.Delete(t.late, i, i+1)
 	t.mu.Unlock()
-	_ = t.Store.Create(context.Background(), c.Name, c.Data) // nobody waits for the answer any more
+	_ = t.Store.Create(context.Background(), c.Name, c.Data) // its caller no longer waits for the answer
 }
 
-// call makes a request, or what Before puts in its place.
+// call makes a request, unless Before returns a Fault to inject.
 func (t *Tap) call(c Call, request func() error) (*Fault, error) {
 	t.mu.Lock()
 	c.N = t.n
@@ -101,7 +101,7 @@ func (t *Tap) call(c Call, request func() error) (*Fault, error) {
 		}
 		if f == nil || f.Leave != nil {
 			return f, err
-		} // else its answer is lost
+		} // otherwise its answer is lost
 	}
 	if f.Late && c.Op == OpCreate {
 		c.Data = slices.Clone(c.Data)
