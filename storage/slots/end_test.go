@@ -24,7 +24,7 @@ const (
 
 func endSlot(off int64) string { return fmt.Sprintf("%s/%020d", endFolder, off) }
 
-// newEndFile returns a store with a file of so many slots of 1 to most bytes behind its header, and the file.
+// newEndFile returns a store with a file, and the content of the file: the header, and then the given number of slots of 1 to most bytes.
 func newEndFile(rnd *rand.Rand, slots, most int) (mem *slotstest.Mem, content []byte) {
 	mem = slotstest.NewMem(most)
 	mem.Set("orders/generations/00000001", []byte("0123456789abcdef"))
@@ -45,7 +45,7 @@ func newEndFile(rnd *rand.Rand, slots, most int) (mem *slotstest.Mem, content []
 	return mem, content
 }
 
-// narrow fails the test if a folder of slots is listed as a whole, and counts what is listed of it.
+// narrow fails the test if a folder of slots is listed as a whole, and counts the listed slots.
 type narrow struct {
 	slots.Store
 	t      *testing.T
@@ -83,8 +83,8 @@ func openIn(t *testing.T, s slots.Store, mode storage.Mode) storage.InPieces {
 	return f.(storage.InPieces)
 }
 
-// TestAWriterListsTheEnd: what a writer lists does not depend on how long the file is. It knows how many slots there are, and lists others
-// when it reads there, each of them once.
+// TestAWriterListsTheEnd: the number of slots that a writer lists does not depend on the length of the file. It knows how many slots the file
+// has, and lists the others when it reads them, each once.
 func TestAWriterListsTheEnd(t *testing.T) {
 	mem, content := newEndFile(rand.New(rand.NewPCG(1, 2)), 3000, 500)
 	s := &narrow{Store: mem, t: t}
@@ -121,8 +121,8 @@ func TestAWriterListsTheEnd(t *testing.T) {
 	}
 }
 
-// TestAWriterReadsWhatReadersRead: whatever slots are missing, too long or of others, and however old a listing is, the bytes of a file are those that
-// readers find who list all of it, and so is its end.
+// TestAWriterReadsWhatReadersRead: whatever slots are missing, too long or foreign, and however stale a listing is, a writer finds the same bytes
+// and the same end as readers that list the whole file.
 func TestAWriterReadsWhatReadersRead(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
@@ -149,15 +149,15 @@ func TestAWriterReadsWhatReadersRead(t *testing.T) {
 			for range rnd.IntN(3) {
 				mem.Set(endSlot(rnd.Int64N(int64(len(content)))), make([]byte, 1+rnd.IntN(most)))
 			}
-			if rnd.IntN(3) == 0 { // one that may end behind the last one
+			if rnd.IntN(3) == 0 { // one that may end after the last one
 				mem.Set(endSlot(int64(len(content)-rnd.IntN(most))), make([]byte, most))
 			}
 			for i := range rnd.IntN(20) {
 				mem.Set(fmt.Sprintf("%s/%s%d", endFolder, []string{"0", "z"}[rnd.IntN(2)], i), []byte("foreign"))
 			}
-		case 1: // listings are old
+		case 1: // listings are stale
 			tap.Before = func(c slotstest.Call) *slotstest.Fault {
-				if c.Op != slotstest.OpList || rnd.IntN(3) == 0 { // reads are made at the same time
+				if c.Op != slotstest.OpList || rnd.IntN(3) == 0 { // reads are concurrent
 					return nil
 				}
 				until, some := names[rnd.IntN(len(names))], rnd.IntN(3)
@@ -165,7 +165,7 @@ func TestAWriterReadsWhatReadersRead(t *testing.T) {
 					return strings.HasPrefix(e.Name, endFolder) && (some == 0 && e.Name > until || some == 1 && rnd.IntN(2) == 0 || some == 2 && e.Name < until)
 				}}
 			}
-		case 2: // somebody put slots far behind the end
+		case 2: // slots were put far after the end
 			for range 1 + rnd.IntN(50) {
 				mem.Set(endSlot(int64(len(content))+rnd.Int64N(1<<(20+rnd.IntN(20)))), []byte("far"))
 			}
@@ -200,7 +200,7 @@ func TestAWriterReadsWhatReadersRead(t *testing.T) {
 	}
 }
 
-// sparse is a store whose values of slots are numbers: how many bytes they stand for.
+// sparse is a store in which the value of a slot is only its length, as a number.
 type sparse struct{ *slotstest.Mem }
 
 func (s sparse) MaxValue() int { return 15 << 20 }
@@ -240,8 +240,8 @@ func (s sparse) Between(ctx context.Context, folder, from, to string, n int) ([]
 	return s.sizes(ctx, all, err)
 }
 
-// TestAValueThatClaimsTooMuch: a value that says it is longer than any can be does not move the end of a file, neither for a writer, which may
-// not have listed it, nor for a reader. In the place of a slot it is damage.
+// TestAValueThatClaimsTooMuch: a value whose size exceeds the store's maximum does not move the end of a file, neither for a writer, which may
+// not have listed it, nor for a reader. In place of a slot it is damage.
 func TestAValueThatClaimsTooMuch(t *testing.T) {
 	const count, size = 100, 1 << 20
 	open := func(claim int64, mode storage.Mode) (int64, error) {
@@ -264,19 +264,19 @@ func TestAValueThatClaimsTooMuch(t *testing.T) {
 			t.Errorf("%v: between slots: the file ends at %d, %v; want %d", mode, end, err, count*size)
 		}
 		if end, err := open((count-1)*size, mode); !errors.Is(err, storage.ErrIntegrity) {
-			t.Errorf("%v: in the place of the last slot: the file ends at %d, %v", mode, end, err)
+			t.Errorf("%v: in place of the last slot: the file ends at %d, %v", mode, end, err)
 		}
 	}
 	if end, err := open(50*size, storage.ModeRead); !errors.Is(err, storage.ErrIntegrity) {
-		t.Errorf("in the place of a slot: the file ends at %d, %v", end, err)
+		t.Errorf("in place of a slot: the file ends at %d, %v", end, err)
 	}
 	if end, err := open(50*size, storage.ModeAppend); err == nil && end != count*size {
-		t.Errorf("in the place of a slot: a writer ends at %d", end)
+		t.Errorf("in place of a slot: a writer ends at %d", end)
 	}
 }
 
-// TestALargeFileEndsWhereReadersSay: if more than 1 GiB of a file was removed by hand, or something lies so far behind its end, a writer does not
-// go on behind that.
+// TestALargeFileEndsWhereReadersSay: if more than 1 GiB of a file was removed by hand, or a slot is that far after its end, a writer does not
+// continue after that.
 func TestALargeFileEndsWhereReadersSay(t *testing.T) {
 	cut := 0
 	for seed := range uint64(400) {
@@ -322,7 +322,7 @@ func TestALargeFileEndsWhereReadersSay(t *testing.T) {
 	}
 }
 
-// fence makes a slot of a file begin with a fence.
+// fence replaces a slot of a file by one that begins with a fence.
 func fence(t *testing.T, mem *slotstest.Mem, content []byte, name string) {
 	t.Helper()
 	off, err := strconv.Atoi(strings.TrimPrefix(name, endFolder+"/"))
@@ -340,10 +340,10 @@ func fence(t *testing.T, mem *slotstest.Mem, content []byte, name string) {
 	mem.Set(name, b)
 }
 
-// TestAWriterListsARemovedFile: slots that were deleted with their file before a writer listed them are no damage.
+// TestAWriterListsARemovedFile: slots that were deleted with their file before a writer listed them are not damage.
 func TestAWriterListsARemovedFile(t *testing.T) {
 	mem, content := newEndFile(rand.New(rand.NewPCG(5, 6)), 300, 500)
-	// A slot that stays is the last one that the writer knows before the others.
+	// The last of the first slots, which the writer lists, stays.
 	fence(t, mem, content, mem.Names()[31])
 	w := openIn(t, mem, storage.ModeAppend)
 	if err := slots.New(t.Context(), mem).Remove(endName); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// TestFull: whatever a full store answers with, package storage says the same as of a full disk: what is full, what helps, and that
+// TestFull: whatever error a full store returns, package storage reports the same as for a full disk: what is full, the remedy, and that
 // nothing is lost.
 func TestFull(t *testing.T) {
 	const file = "orders.fpl: no room: the store is full"
@@ -20,9 +20,9 @@ func TestFull(t *testing.T) {
 		err  error
 		says string
 	}{
-		"as a store says it":          {slots.Full("s3://b/p", errors.New("QuotaExceeded: no")), file + ": QuotaExceeded: no; free some space in the store, or raise its quota, nothing acknowledged is lost"},
-		"the quota of a user":         {slots.Full("shared:/srv", syscall.EDQUOT), file + ": disk quota exceeded; raise the disk quota of this user, nothing acknowledged is lost"},
-		"of a store of somebody else": {fmt.Errorf("theirs: %w", slots.ErrFull), "orders.fpl: no room: theirs: the store is full; free some space in the store, or raise its quota, nothing acknowledged is lost"},
+		"as a store reports it":  {slots.Full("s3://b/p", errors.New("QuotaExceeded: no")), file + ": QuotaExceeded: no; free some space in the store, or raise its quota, nothing acknowledged is lost"},
+		"the quota of a user":    {slots.Full("shared:/srv", syscall.EDQUOT), file + ": disk quota exceeded; raise the disk quota of this user, nothing acknowledged is lost"},
+		"of a third-party store": {fmt.Errorf("theirs: %w", slots.ErrFull), "orders.fpl: no room: theirs: the store is full; free some space in the store, or raise its quota, nothing acknowledged is lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem, full := slotstest.NewMem(1<<20), false
@@ -51,7 +51,7 @@ func TestFull(t *testing.T) {
 			}
 			full = false
 			if _, err := storage.Open(t.Context(), "", "orders", 3, o); err != nil {
-				t.Errorf("when there is room: %v", err)
+				t.Errorf("with space: %v", err)
 			}
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// FuzzForeignValues puts a value under any name beside a type's file, or in the place of a part of it: FOLDER stands for the folder of its slots.
-// Listings have names of files only; reading comes to an end, with a reason if something is wrong; and what lies elsewhere changes nothing.
+// FuzzForeignValues puts a value under any name beside a type's file, or in place of a part of it: FOLDER stands for the folder of its slots.
+// Listings have only names of files; reading ends, with an error if something is wrong; and a value elsewhere changes nothing.
 func FuzzForeignValues(f *testing.F) {
 	const messages = 20
 	mem := slotstest.NewMem(700)
@@ -52,7 +52,7 @@ func FuzzForeignValues(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string, value []byte) {
 		if at, err := strconv.ParseUint(filepath.Base(name), 10, 64); err == nil && 64<<20 < at && at < 2<<30 {
-			t.Skip("what is missing before it is read as zeros: up to a second, which the fuzzer takes for a hang on a busy machine")
+			t.Skip("the missing bytes before it are read as zeros: up to a second, which the fuzzer takes for a hang on a busy machine")
 		}
 		mem := mem.Clone()
 		mem.Set(strings.ReplaceAll(name, "FOLDER", folder), value)
@@ -77,7 +77,7 @@ func FuzzForeignValues(f *testing.F) {
 			t.Fatalf("verify: %v", err)
 		}
 		if !strings.HasPrefix(name, "FOLDER/") && !strings.HasPrefix(name, "orders/") && !strings.HasPrefix(name, folder) && (err != nil || rep.Err() != nil || rep.Messages != messages) {
-			t.Fatalf("what is not the file's has changed it: %+v, %v", rep, err)
+			t.Fatalf("a foreign value has changed the file: %+v, %v", rep, err)
 		}
 		read, r := uint64(0), (*storage.Reader)(nil)
 		if r, err = storage.OpenReader(path, storage.ReaderOptions{FS: store}); err == nil {

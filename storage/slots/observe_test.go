@@ -19,7 +19,7 @@ type failing struct {
 
 func (f failing) Create(context.Context, string, []byte) error { return f.err }
 
-// TestObserve: an observed store is the store, and reports every answer.
+// TestObserve: an observed store behaves like the store, and reports every answer.
 func TestObserve(t *testing.T) {
 	var told []string
 	tell := func(r slots.Request) {
@@ -34,7 +34,7 @@ func TestObserve(t *testing.T) {
 		second(s.Size(ctx, "a/1")), second(s.List(ctx, "a")), second(s.Folders(ctx, "")), s.Delete(ctx, "a/1")} {
 		_ = err
 	}
-	for _, store := range []slots.Store{mem, failing{mem, nil}} { // the latter is not Ordered, and takes no request
+	for _, store := range []slots.Store{mem, failing{mem, nil}} { // the latter is not Ordered, and gets no request
 		o := slots.OrderedOf(slots.Observe(store, tell))
 		for _, err := range []error{second(o.Count(ctx, "a")), second(o.Last(ctx, "a")), second(o.Between(ctx, "a", "", "", 0))} {
 			if errors.Is(err, slots.ErrUnordered) != (store != slots.Store(mem)) {
@@ -68,7 +68,7 @@ type checked struct {
 
 func (c checked) Check(context.Context) error { return c.err }
 
-// TestProbeOfAnObservedStore: the probe also calls the Check of a store that is observed.
+// TestProbeOfAnObservedStore: the probe also calls the Check of an observed store.
 func TestProbeOfAnObservedStore(t *testing.T) {
 	refused, mem := &slots.RefusedError{Reason: "its values expire"}, slotstest.NewMem(1<<10)
 	for _, want := range []error{refused, nil} {
@@ -76,7 +76,7 @@ func TestProbeOfAnObservedStore(t *testing.T) {
 		if want != nil {
 			s = checked{mem, want}
 		}
-		for range 2 { // also if it is observed twice
+		for range 2 { // even if it is observed twice
 			s = slots.Observe(s, func(slots.Request) {})
 			if err := slots.Probe(t.Context(), s); !errors.Is(err, want) {
 				t.Errorf("the probe says %v, want %v", err, want)

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// halving is a store that answers the first read of each value with a part of it, and says nothing of that.
+// halving is a store that answers the first read of each value with a part of it, and returns no error.
 type halving struct {
 	slots.Store
 	mu   sync.Mutex
@@ -35,7 +35,8 @@ func (h *halving) Read(ctx context.Context, name string) ([]byte, error) {
 	return b, err
 }
 
-// TestAPartOfAValue: a part is not taken for the value, neither by a reader, nor by who removes all slots but fences, nor by a writer whose create was answered late.
+// TestAPartOfAValue: a part is not taken for the value, neither by a reader, nor by the removal of all slots but fences, nor by a writer whose
+// create was answered late.
 func TestAPartOfAValue(t *testing.T) {
 	mem, content := newEndFile(rand.New(rand.NewPCG(9, 11)), 200, 100)
 	var fences []string
@@ -76,13 +77,13 @@ func TestAPartOfAValue(t *testing.T) {
 	}
 	for _, name := range fences {
 		if !slices.Contains(mem.Names(), name) {
-			t.Errorf("%s was removed, which begins with a fence", name)
+			t.Errorf("%s, which begins with a fence, was removed", name)
 		}
 	}
 }
 
-// TestAValueThatWasReplaced: where somebody has put another value in the place of a slot that was listed, there are its bytes, up to the next slot, and zeros
-// behind them. Nobody waits for those that it had.
+// TestAValueThatWasReplaced: if another value replaced a listed slot, a reader gets its bytes, up to the next slot, and zeros
+// after them. No reader waits for the bytes of the old value.
 func TestAValueThatWasReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, size := range []int{10, 100, 1000} {

@@ -16,22 +16,22 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// liar is a store that does something else than it says.
+// liar is a store that violates its contract.
 type liar struct {
 	*slotstest.Mem
-	replaces bool // creates what is there already
-	refuses  bool // every create
-	forgets  bool // what was created
-	invents  bool // values
-	longer   bool // sizes
-	hurried  bool // turns away creates that come soon after another one
+	replaces bool // creates replace existing values
+	refuses  bool // all creates are refused
+	forgets  bool // created values are lost
+	invents  bool // reads return values that were never created
+	longer   bool // sizes are too large
+	hurried  bool // creates soon after another one are rejected
 	check    error
 
 	mu   sync.Mutex
 	last time.Time // create
 }
 
-// tooSoon tells whether a create is turned away.
+// tooSoon reports whether a create is rejected.
 func (l *liar) tooSoon() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *liar) Create(ctx context.Context, name string, data []byte) error {
 	case l.refuses:
 		return fs.ErrExist
 	case l.replaces:
-		l.Set(name, data) // as gateways do that ignore a condition
+		l.Set(name, data) // like a gateway that ignores the condition
 		return nil
 	}
 	return l.Mem.Create(ctx, name, data)

@@ -14,17 +14,17 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// library is a store in which each type has one file of equal slots, whose bytes are all the same.
+// library is a store in which each type has one file of slots with the same size and the same bytes.
 type library struct {
 	Store
 	slots, size int
 	takes       time.Duration
 
-	line  chan struct{} // if not nil: it has room for one value at a time
+	line  chan struct{} // if not nil: the connection, which carries one value at a time
 	value []byte
-	reads atomic.Int64 // in all
-	now   atomic.Int64 // … and under way
-	most  atomic.Int64 // … at a time
+	reads atomic.Int64 // total number of reads
+	now   atomic.Int64 // reads in progress
+	most  atomic.Int64 // maximum of concurrent reads
 }
 
 func (l *library) MaxValue() int  { return 64 << 20 }
@@ -40,7 +40,7 @@ func (l *library) List(_ context.Context, folder string) (all []Entry, err error
 func (l *library) Size(context.Context, string) (int64, error) { return 0, fs.ErrNotExist }
 
 func (l *library) Read(ctx context.Context, name string) ([]byte, error) {
-	if len(name) < 40 { // which folder is the file
+	if len(name) < 40 { // the name of the file's folder
 		return []byte("0123456789abcdef"), nil
 	}
 	l.reads.Add(1)
@@ -72,7 +72,7 @@ func openAll(t *testing.T, l *library, files int) []*file {
 	return all
 }
 
-// kept returns how many bytes files keep that nobody is reading at this moment.
+// kept returns how many bytes are cached by the files that are not being read at the moment.
 func kept(files []*file) (bytes int) {
 	for _, f := range files {
 		if !f.reading.TryLock() {
@@ -86,13 +86,13 @@ func kept(files []*file) (bytes int) {
 	return bytes
 }
 
-// However many types open their files at the same moment, what they keep is bounded, all of them come to an end, and each slot is
-// read once, or twice where others wait.
+// However many types read their files concurrently, their caches are bounded, all reads complete, and each slot is
+// read once, or twice if other files wait.
 func TestBytesThatAreKeptAreBounded(t *testing.T) {
 	for _, tc := range []struct{ files, slots, size, step int }{
 		{60, 3, 8 << 20, 1 << 20},
 		{60, 3, 3 << 20, 4 << 20},
-		{5, 1, 40 << 20, 16 << 20}, // one that is larger than all there is
+		{5, 1, 40 << 20, 16 << 20}, // a slot larger than the whole memory
 		{300, 40, 2000, 3000},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -130,23 +130,23 @@ func TestBytesThatAreKeptAreBounded(t *testing.T) {
 			close(done)
 			watch.Wait()
 			if most > max(mostReading, tc.size) {
-				t.Errorf("%+v: %d bytes are kept at a time, want up to %d", tc, most, mostReading)
+				t.Errorf("%+v: up to %d bytes are cached, want at most %d", tc, most, mostReading)
 			}
 			if n := int(l.reads.Load()); n > 2*tc.files*tc.slots {
 				t.Errorf("%+v: %d reads of %d slots", tc, n, tc.files*tc.slots)
 			}
 			time.Sleep(2 * keepFor)
 			if n := kept(files); n > 0 {
-				t.Errorf("%+v: %d bytes are kept when nobody reads", tc, n)
+				t.Errorf("%+v: %d bytes are cached without a read", tc, n)
 			}
 			if f := files[0].fs; !f.reading.TryAcquire(mostReading) {
-				t.Errorf("%+v: not all room was given back", tc)
+				t.Errorf("%+v: not all memory was released", tc)
 			}
 		})
 	}
 }
 
-// A reader that stands still, such as one whose output nobody reads, keeps nobody waiting for long.
+// A reader that stops reading, such as one whose output is blocked, does not make others wait for long.
 func TestAReaderThatStandsStillKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := openAll(t, &library{slots: 1, size: 8 << 20, takes: 50 * time.Millisecond}, 2*mostReading/(8<<20))
@@ -166,7 +166,7 @@ func TestAReaderThatStandsStillKeepsNothing(t *testing.T) {
 	})
 }
 
-// Files that are written to or closed keep nothing either.
+// Appending to a file, or closing it, drops its cache, too.
 func TestWritersKeepNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for what, do := range map[string]func(*file) error{
@@ -185,7 +185,7 @@ func TestWritersKeepNothing(t *testing.T) {
 	})
 }
 
-// A reader that goes through a file has as many requests at a time as there is memory for, up to 16. Each slot is read once.
+// A reader that goes through a file makes as many concurrent requests as memory allows, up to 16. Each slot is read once.
 func TestSlotsAreReadInParallel(t *testing.T) {
 	const slots = 100
 	for _, tc := range []struct {
@@ -195,7 +195,7 @@ func TestSlotsAreReadInParallel(t *testing.T) {
 	}{
 		{8 << 20, 512 << 10, 4, 28},
 		{8 << 20, 256 << 10, 4, 28},
-		{8 << 20, 20 << 20, 3, 40}, // one is kept of the step before
+		{8 << 20, 20 << 20, 3, 40}, // one is cached from the step before
 		{3 << 20, 512 << 10, 10, 14},
 		{1 << 20, 1 << 20, requests, 10},
 		{4096, 4096, requests, 8},
@@ -207,7 +207,7 @@ func TestSlotsAreReadInParallel(t *testing.T) {
 			readAll(t, f, tc.step)
 			took := time.Since(began)
 			if l.most.Load() != tc.most || l.reads.Load() != slots || took > time.Duration(tc.within)*l.takes {
-				t.Errorf("%+v: %d slots in %v, up to %d at a time", tc, l.reads.Load(), took, l.most.Load())
+				t.Errorf("%+v: %d slots in %v, up to %d concurrently", tc, l.reads.Load(), took, l.most.Load())
 			}
 		})
 	}
@@ -227,7 +227,7 @@ func readAll(t *testing.T, f *file, step int) {
 	}
 }
 
-// A writer that takes over reads the header and the end of a file, and some checkpoints in between: it reads no slots that it does not need.
+// A writer that takes over reads the header and the end of a file, and some checkpoints in between, and no other slots.
 func TestWhoJumpsReadsNothingAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &library{slots: 100, size: 8 << 20}
@@ -244,7 +244,7 @@ func TestWhoJumpsReadsNothingAhead(t *testing.T) {
 	})
 }
 
-// On a slow line many requests at a time take too long for their deadline, where each by itself does not.
+// On a slow connection many concurrent requests exceed their deadlines, although a single one does not.
 func TestSlowLinesAreNotCrowded(t *testing.T) {
 	for _, takes := range []time.Duration{1100 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// wide is a store whose slots behind the first one say that they have 60 MiB. They are too large for a fence, so nobody who removes them reads them.
+// wide is a store that reports a size of 60 MiB for all slots but the first. They are too large for a fence, so a removal does not read them.
 type wide struct{ *slotstest.Tap }
 
 const wideSlot = 60 << 20
@@ -37,7 +37,7 @@ func (s wide) List(ctx context.Context, folder string) ([]slots.Entry, error) {
 	return all, err
 }
 
-// TestAnInterruptedRemovalOfALargeFile: what an earlier removal has deleted, however much, leaves nothing behind for good.
+// TestAnInterruptedRemovalOfALargeFile: however many slots an earlier removal has deleted, a later one completes the removal.
 func TestAnInterruptedRemovalOfALargeFile(t *testing.T) {
 	const count = 30
 	slot := func(i int) string { return endSlot(4096 + int64(i)*wideSlot) }

@@ -12,10 +12,10 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// gauge is a store that is slow, and sees how many bytes are being created at a time.
+// gauge is a slow store that measures how many bytes are created concurrently.
 type gauge struct {
 	Store
-	takes time.Duration // as long as the caller waits for
+	takes time.Duration // duration of a create, unless its context ends before
 
 	mu        sync.Mutex
 	now, most int
@@ -46,7 +46,7 @@ func (g *gauge) add(n int) {
 	g.most = max(g.most, g.now)
 }
 
-// syncs appends to many files of a store, and syncs them at the same time. It returns their errors.
+// syncs appends to many files of a store, and syncs them concurrently. It returns their errors.
 func syncs(t *testing.T, f *FS, files, bytes int) []error {
 	t.Helper()
 	errs := make([]error, files)
@@ -65,7 +65,7 @@ func syncs(t *testing.T, f *FS, files, bytes int) []error {
 	return errs
 }
 
-// However many types are busy, what is being sent at a time is bounded; values of any size get their turn.
+// However many types are busy, the bytes in flight are bounded, and values of any size get their turn.
 func TestBytesBeingCreatedAreBounded(t *testing.T) {
 	for _, tc := range []struct{ files, bytes int }{{40, 3 << 20}, {3, 20 << 20}, {200, 100}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -77,13 +77,13 @@ func TestBytesBeingCreatedAreBounded(t *testing.T) {
 			}
 			most, whole := mostCreating, tc.files*tc.bytes
 			if g.most > most || g.most < min(most/2, whole) {
-				t.Errorf("%d files of %d bytes: %d bytes at a time, want up to %d", tc.files, tc.bytes, g.most, most)
+				t.Errorf("%d files of %d bytes: %d bytes in flight, want at most %d", tc.files, tc.bytes, g.most, most)
 			}
 		})
 	}
 }
 
-// On a slow line the time of an attempt begins when its bytes have room: none is cut off because others came first.
+// On a slow connection the time of an attempt begins only after its bytes have memory: no attempt times out because others went first.
 func TestWaitingForRoomTakesNoTimeOfTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gauge{takes: 6 * time.Second}
@@ -99,7 +99,7 @@ func TestWaitingForRoomTakesNoTimeOfTheAttempt(t *testing.T) {
 	})
 }
 
-// A store that does not answer: all files hear of it within the time of their own attempts, and not one after the other.
+// If a store does not answer, all files fail within the time of their own attempts, and not one after the other.
 func TestWaitingForRoomIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gauge{takes: time.Hour}
@@ -110,7 +110,7 @@ func TestWaitingForRoomIsBounded(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); took > patience+time.Second {
-			t.Errorf("the last one heard of it after %v", took)
+			t.Errorf("the last one failed after %v", took)
 		}
 	})
 }

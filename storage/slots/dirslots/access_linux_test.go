@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 )
 
-// asUser runs f without root's power over files. The thread that has given it up ends with f.
+// asUser runs f without root's privileges over files. The thread that dropped them ends with f.
 func asUser(t *testing.T, f func()) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -35,7 +35,7 @@ func asUser(t *testing.T, f func()) {
 	<-ended
 }
 
-// A request without permission is refused, unless it may have changed something. A folder that cannot be opened says nothing of the values in it.
+// A request without permission is refused, unless it may have changed something. A folder that cannot be opened proves nothing about the values in it.
 func TestAccess(t *testing.T) {
 	asUser(t, func() {
 		dir := t.TempDir() // the user's
@@ -60,7 +60,7 @@ func TestAccess(t *testing.T) {
 		if err := s.Create(t.Context(), "orders/1", []byte("x")); !errors.Is(err, storage.ErrRefused) {
 			t.Errorf("a folder in which nothing may be made: %v", err)
 		}
-		// Names can be made and looked up in this one, and it cannot be opened.
+		// Names can be created and looked up in this folder, but it cannot be opened.
 		must(os.Chmod(folder, 0o300))
 		if _, err := s.Read(t.Context(), "orders/1"); err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a value in a folder that cannot be opened: %v", err)
@@ -85,7 +85,7 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-// A directory that is full can be opened, to be read, and for what makes room in it.
+// A full directory can be opened, for reading and for deletions that free space.
 func TestAFullDirectoryIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=4"); err != nil {

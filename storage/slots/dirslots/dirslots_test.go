@@ -34,15 +34,15 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestConforms: files in a directory. Each value is synced, so that a few operations of each session are disturbed.
+// TestConforms: files in a directory. Each value is synced, which is slow, so only a few operations of each session are disturbed.
 func TestConforms(t *testing.T) {
 	b := slotstest.Backend(func(t *testing.T) slots.Store { return open(t, t.TempDir()) })
 	b.Most = 2
 	storagetest.Run(t, b)
 }
 
-// TestSharedDirectories does the same in directories that the environment names, which are one directory mounted several
-// times: FENCEPOST_TEST_SHARED_DIRS=/mnt/a:/mnt/b.
+// TestSharedDirectories runs the tests of TestStore in directories named by the environment, which are several mounts of the same
+// directory: FENCEPOST_TEST_SHARED_DIRS=/mnt/a:/mnt/b.
 func TestSharedDirectories(t *testing.T) {
 	dirs := filepath.SplitList(os.Getenv("FENCEPOST_TEST_SHARED_DIRS"))
 	if len(dirs) == 0 {

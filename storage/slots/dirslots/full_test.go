@@ -30,7 +30,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Errors that only a person can end. cmd/fencepost's TestDoctorRefusesReadOnlyDirectories mounts one.
+// Errors that last until an operator acts. cmd/fencepost's TestDoctorRefusesReadOnlyDirectories mounts a read-only directory.
 func TestRefusals(t *testing.T) {
 	s := &Store{dir: "/srv/files"}
 	for errno, says := range map[syscall.Errno]string{
@@ -53,7 +53,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE} {
 		if err := s.explain(errno); errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || !errors.Is(err, errno) {
-			t.Errorf("it may end by itself: %v", err)
+			t.Errorf("it may be temporary: %v", err)
 		}
 	}
 }

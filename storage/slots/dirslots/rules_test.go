@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// asked is a context in which something happens whenever it is asked whether it has ended: between two steps of an operation.
+// asked is a context that calls a function whenever its Err is called: between two steps of an operation.
 type asked struct {
 	context.Context
 	then func()
@@ -40,7 +40,7 @@ func linking(t *testing.T, dir string, do func(temp string) error) context.Conte
 	}}
 }
 
-// A client of NFS repeats a link(2) whose answer was lost, and its own success is in the way.
+// An NFS client retries a link(2) whose answer was lost, and gets EEXIST because of its own success.
 func TestOwnNameIsInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -57,14 +57,14 @@ func TestOwnNameIsInTheWay(t *testing.T) {
 	if err := s.Create(t.Context(), "orders/1", []byte("others")); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("another's value is in the way: %v", err)
 	}
-	// Without the temporary file nobody knows whose the name is.
+	// Without the temporary file it is unknown which Create owns the name.
 	err := s.Create(linking(t, dir, os.Remove), "orders/2", []byte("x"))
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "not known whether orders/2 was created") {
 		t.Errorf("it is not known whether it was created: %v", err)
 	}
 }
 
-// A value that appears when its folders were opened is found: a client of NFS forgets then what it remembered of their names.
+// A value that appears after its folders were opened is found: an NFS client then drops its cache of their names.
 func TestLooksAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -77,6 +77,6 @@ func TestLooksAgain(t *testing.T) {
 		}
 	}}
 	if b, err := s.Read(ctx, "orders/1"); err != nil || string(b) != "x" || looks != 2 {
-		t.Errorf("%q, %v, after %d looks", b, err, looks)
+		t.Errorf("%q, %v, after %d lookups", b, err, looks)
 	}
 }

@@ -22,18 +22,18 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 )
 
-// member is the only server of a replica set that answers; what it alone has, others may take back.
+// member is the only server of a replica set that answers. Documents that it alone has may be rolled back.
 type member struct {
 	*fake.Server
 	standalone bool
 
 	mu       sync.Mutex
 	commands []bson.Raw             // inserts, deletes, finds
-	majority map[string]bson.D      // what a majority has
-	alone    map[string]bson.D      // what only this one has
-	reply    map[string]bson.D      // answers to commands by name, whatever they ask
-	repeat   map[string]bson.D      // … from the second one on
-	lin      func(m *member) bson.D // answers linearizable reads, if it returns something; under mu
+	majority map[string]bson.D      // documents that a majority has
+	alone    map[string]bson.D      // documents that only this member has
+	reply    map[string]bson.D      // answers to commands by name, whatever their fields
+	repeat   map[string]bson.D      // answers from the second command on
+	lin      func(m *member) bson.D // answers linearizable reads, unless it returns nil; called under mu
 }
 
 func startMember(t *testing.T) *member {
@@ -132,7 +132,7 @@ func value(name, data string) bson.D {
 	return bson.D{{Key: "_id", Value: name}, {Key: "n", Value: int64(len(data))}, {Key: "b", Value: bson.Binary{Data: []byte(data)}}}
 }
 
-// over returns a store on a client of the test's own.
+// over returns a store on a client of the test.
 func over(t *testing.T, url string) (*mongoslots.Store, *mongo.Client) {
 	t.Helper()
 	client, err := mongo.Connect(options.Client().ApplyURI(url).SetServerSelectionTimeout(5 * time.Second))
@@ -143,7 +143,7 @@ func over(t *testing.T, url string) (*mongoslots.Store, *mongo.Client) {
 	return newStore(t, client.Database("db")), client
 }
 
-// meaning is what a caller learns from an error.
+// meaning returns what a caller learns from an error.
 func meaning(err error) string {
 	_, refused := errors.AsType[*slots.RefusedError](err)
 	switch {
@@ -161,7 +161,7 @@ func meaning(err error) string {
 	return "unclear"
 }
 
-// What Create makes of the answers of a server.
+// How Create interprets the answers of a server.
 func TestCreateAnswers(t *testing.T) {
 	insert := func(code int) bson.D { return append(answered(0), writeError(code)) }
 	for name, tc := range map[string]struct {
@@ -201,7 +201,7 @@ func TestCreateAnswers(t *testing.T) {
 				t.Errorf("%s, want %s: %v", got, tc.want, err)
 			}
 			if err != nil && !strings.Contains(err.Error(), "mongodb:db.slots: create a/1: ") {
-				t.Errorf("it does not say where: %v", err)
+				t.Errorf("it does not name the place: %v", err)
 			}
 			if tc.want == "full" && (!errors.Is(err, storage.ErrNoSpace) || !strings.Contains(err.Error(), "no room: the store is full: ") ||
 				!strings.HasSuffix(err.Error(), "; free some space in the store, or raise its quota, nothing acknowledged is lost")) {
@@ -214,12 +214,12 @@ func TestCreateAnswers(t *testing.T) {
 	}
 }
 
-// "Exists" is said when a majority has the value, and not before.
+// Create returns "exists" only after a majority has the value.
 func TestExistsIsWhatAMajorityHas(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lin  func(m *member) bson.D
 		want string
-		then string // what creating says when the fail-over is over
+		then string // answer of a create after the fail-over
 	}{
 		"it is replicated meanwhile": {func(m *member) bson.D {
 			m.majority["a/1"], m.alone, m.lin = m.alone["a/1"], nil, nil
@@ -247,7 +247,7 @@ func TestExistsIsWhatAMajorityHas(t *testing.T) {
 	}
 }
 
-// A value is absent when a linearizable read says so, and no other.
+// A value is absent only if a linearizable read says so.
 func TestAbsentIsCertain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lin  func(m *member) bson.D
@@ -277,7 +277,7 @@ func TestAbsentIsCertain(t *testing.T) {
 	}
 }
 
-// A standalone server refuses to read linearizably; what it says is certain all the same.
+// A standalone server refuses linearizable reads; its answers are certain nevertheless.
 func TestStandalone(t *testing.T) {
 	for _, code := range []int{123, 72, 115, 2} {
 		m := startMember(t)
@@ -294,7 +294,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// What URL and client may ask for otherwise changes nothing: concerns, members, repetitions.
+// Settings of the URL and of the client change nothing: concerns, members, retries.
 func TestTheURLChangesNothing(t *testing.T) {
 	m := startMember(t)
 	const more = "&retryWrites=true&w=1&journal=false&readConcernLevel=local&readPreference=secondaryPreferred"
@@ -326,7 +326,7 @@ func TestTheURLChangesNothing(t *testing.T) {
 				level, _ := c.Lookup("readConcern", "level").StringValueOK()
 				is = level
 				if _, bounded := c.Lookup("maxTimeMS").AsInt64OK(); level == "linearizable" && !bounded {
-					t.Error("a linearizable read may wait for ever")
+					t.Error("a linearizable read may wait forever")
 				}
 				if mode, _ := c.Lookup("$readPreference", "mode").StringValueOK(); strings.HasPrefix(mode, "secondary") {
 					t.Errorf("a read goes to a member that is %s", mode)
@@ -335,7 +335,7 @@ func TestTheURLChangesNothing(t *testing.T) {
 				t.Errorf("%s has the write concern %s", is, wc)
 			}
 			if _, err := c.LookupErr("txnNumber"); err == nil {
-				t.Errorf("the driver may repeat: %v", c)
+				t.Errorf("the driver may retry: %v", c)
 			}
 			got = append(got, is)
 		}
@@ -345,7 +345,7 @@ func TestTheURLChangesNothing(t *testing.T) {
 	}
 }
 
-// A refusal speaks of the one request that was sent: the first one may have been applied.
+// A refusal refers to the only request that was sent. After a retry, the first request might have been applied.
 func TestOneAttempt(t *testing.T) {
 	m := startMember(t)
 	m.reply["insert"], m.repeat["insert"] = append(fake.Failed(11600), bson.E{Key: "errorLabels", Value: bson.A{"RetryableWriteError"}}), append(answered(0), writeError(14031))
@@ -355,7 +355,7 @@ func TestOneAttempt(t *testing.T) {
 	}
 }
 
-// A caller's transaction could be aborted when Create has said that the value is there.
+// A caller's transaction could be aborted after Create has reported success.
 func TestNoPartOfATransaction(t *testing.T) {
 	m := startMember(t)
 	s, client := over(t, m.url(""))
@@ -382,7 +382,7 @@ func TestNoPartOfATransaction(t *testing.T) {
 	}
 }
 
-// Logins that fail: what a person has to correct, and what passes.
+// Logins that fail: errors that an operator has to correct, and temporary ones.
 func TestLogin(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer bson.D
@@ -410,7 +410,7 @@ func TestLogin(t *testing.T) {
 			} {
 				err := do()
 				for err != nil && strings.Contains(err.Error(), "was cleared") {
-					err = do() // the driver tells of another request's login, and what that was answered only as text
+					err = do() // the driver reports another request's login, whose error it keeps only as text
 				}
 				if e, ok := errors.AsType[*slots.RefusedError](err); ok && !strings.Contains(e.Remedy, "authSource") {
 					t.Errorf("%s: the remedy is %s", doing, e.Remedy)
@@ -423,7 +423,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// A server that answers something else does not keep anybody going round.
+// Wrong answers of a server do not cause endless loops.
 func TestListingOfNonsense(t *testing.T) {
 	m := startMember(t)
 	s, _ := over(t, m.url(""))
@@ -441,13 +441,13 @@ func TestListingOfNonsense(t *testing.T) {
 		}
 	}
 	last, first := func() error { return second(s.Last(t.Context(), "a")) }, func() error { return second(s.Between(t.Context(), "a", "", "", 1)) }
-	answer("0/1") // of another folder
+	answer("0/1") // in another folder
 	check(map[string]error{"list": second(s.List(t.Context(), "a")), "folders": second(s.Folders(t.Context(), "a")), "last": last(), "between": first()})
-	answer("a/X") // no name of ours, and the same one again
+	answer("a/X") // a foreign name, and the same one again
 	check(map[string]error{"last": last(), "between": first()})
 }
 
-// The answer is lost. The value is there, or not.
+// The answer is lost. The value may exist or not.
 func TestLostAnswer(t *testing.T) {
 	m := startMember(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -462,7 +462,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 	defer client.Disconnect(context.WithoutCancel(t.Context()))
 	s := newStore(t, client.Database("db"))
-	create(t, s, "a/0") // there is a connection
+	create(t, s, "a/0") // makes a connection
 	m.Silent(true)
 	if err := s.Create(ctx, "a/1", nil); meaning(err) != "unclear" || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 )
 
-// What is wrong with a collection, and what to do.
+// Problems of a collection, and their remedies.
 func TestCheck(t *testing.T) {
 	collection := func(typ string, options ...bson.E) bson.D {
 		return fake.Found("db.$cmd.listCollections", bson.D{{Key: "name", Value: "slots"}, {Key: "type", Value: typ}, {Key: "options", Value: bson.D(options)}})
@@ -50,19 +50,19 @@ func TestCheck(t *testing.T) {
 
 		"a set":                       {answers{"hello": set, "replSetGetConfig": config(bson.E{Key: "writeConcernMajorityJournalDefault", Value: true})}, "done", ""},
 		"a set, its default":          {answers{"hello": set, "replSetGetConfig": config()}, "done", ""},
-		"a set of which nobody tells": {answers{"hello": set, "replSetGetConfig": fake.Failed(13)}, "done", ""},
+		"a set with unknown settings": {answers{"hello": set, "replSetGetConfig": fake.Failed(13)}, "done", ""},
 		"a set without journals":      {answers{"hello": set, "replSetGetConfig": config(bson.E{Key: "writeConcernMajorityJournalDefault", Value: false})}, "refused", "rs.reconfig()"},
 
-		"not sharded":                   {answers{"hello": router, "find": fake.Found("config.collections")}, "done", ""},
-		"sharded by _id":                {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: 1}})}, "done", ""},
-		"sharded by _id, hashed":        {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: "hashed"}})}, "done", ""},
-		"sharded by another field":      {answers{"hello": router, "find": sharded(bson.D{{Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
-		"sharded by _id and another":    {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
-		"sharded by nobody knows what":  {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}, {Key: "sharded", Value: true}}}, "refused", "read on the database config"},
-		"not sharded, says the server":  {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}, {Key: "sharded", Value: false}}}, "done", ""},
-		"sharded, a server that is mum": {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}}}, "refused", "read on the database config"},
-		"config does not answer":        {answers{"hello": router, "find": fake.Failed(133)}, "unclear", ""},
-		"an old router":                 {answers{"hello": fake.Failed(59), "isMaster": router, "find": sharded(bson.D{{Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
+		"not sharded":                  {answers{"hello": router, "find": fake.Found("config.collections")}, "done", ""},
+		"sharded by _id":               {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: 1}})}, "done", ""},
+		"sharded by _id, hashed":       {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: "hashed"}})}, "done", ""},
+		"sharded by another field":     {answers{"hello": router, "find": sharded(bson.D{{Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
+		"sharded by _id and another":   {answers{"hello": router, "find": sharded(bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
+		"sharded by an unknown key":    {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}, {Key: "sharded", Value: true}}}, "refused", "read on the database config"},
+		"not sharded, says the server": {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}, {Key: "sharded", Value: false}}}, "done", ""},
+		"sharded, perhaps":             {answers{"hello": router, "find": fake.Failed(13), "collStats": {{Key: "ok", Value: 1}}}, "refused", "read on the database config"},
+		"config does not answer":       {answers{"hello": router, "find": fake.Failed(133)}, "unclear", ""},
+		"an old router":                {answers{"hello": fake.Failed(59), "isMaster": router, "find": sharded(bson.D{{Key: "n", Value: 1}})}, "refused", "{_id: 1}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := startMember(t)

@@ -8,7 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// FuzzDecodeValue: documents of slots. A value is what its length says, and a listing has only names that can be read again.
+// FuzzDecodeValue: documents of slots. A value has the length that its document states, and a listing has only valid names.
 func FuzzDecodeValue(f *testing.F) {
 	id := bson.E{Key: "_id", Value: "orders/generations/00000001"}
 	for _, doc := range []bson.D{{id, {Key: "n", Value: int64(3)}, {Key: "b", Value: bson.Binary{Data: []byte("abc")}}}, {id, {Key: "n", Value: int64(4)}, {Key: "b", Value: bson.Binary{Data: []byte("abc")}}},

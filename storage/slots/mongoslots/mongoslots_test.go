@@ -66,7 +66,7 @@ func TestConforms(t *testing.T) {
 	storagetest.Run(t, b)
 }
 
-// What the conformance tests cannot know: documents, and the way they were opened.
+// Details that the conformance tests do not cover: the documents, and the ways to open a store.
 func TestOpen(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	s, err := mongoslots.Open(t.Context(), uri+"&w=1&journal=false", mongoslots.Options{Collection: "log"})
@@ -87,7 +87,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("the document is %+v, %v", d, err)
 	}
 	if err := s.Check(t.Context()); err != nil {
-		t.Errorf("what was made by the first Create is not good: %v", err)
+		t.Errorf("the collection of the first Create is refused: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -103,13 +103,13 @@ func TestValues(t *testing.T) {
 	long := strings.Repeat("a", 499) + "z"
 	for name, data := range map[string][]byte{"empty": {}, "nil": nil, "a/b/c": {0, 1, 255}, "large": large, long: {1}} {
 		if _, err := s.Read(t.Context(), name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%.9s is read before it is there: %v", name, err)
+			t.Errorf("%.9s is read before it exists: %v", name, err)
 		}
 		if err := s.Create(t.Context(), name, data); err != nil {
 			t.Errorf("%.9s: %v", name, err)
 		}
 		if err := s.Create(t.Context(), name, []byte("other")); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("%.9s is there: %v", name, err)
+			t.Errorf("%.9s exists: %v", name, err)
 		}
 		if got, err := s.Read(t.Context(), name); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%.9s has %d bytes, %v", name, len(got), err)
@@ -137,7 +137,7 @@ func TestValues(t *testing.T) {
 		}
 	}
 	if _, ok := errors.AsType[*slots.RefusedError](s.Create(t.Context(), "large", append(large, 1))); !ok {
-		t.Error("it takes more than MaxValue")
+		t.Error("it accepts more than MaxValue")
 	}
 }
 
@@ -147,7 +147,7 @@ func TestListing(t *testing.T) {
 	db := mongotest.Database(t)
 	s := newStore(t, db)
 	create(t, s, "a", "a/1", "a/2", "a/x-1", "a/x.1", "a/x/1", "a/x/y/1", "a/x0", "a/x0/1", "a/xy", "a.b/1", "a-/1", "a0/1", "b/c/1", "-/1", "z", "zz/1")
-	// What others have put there.
+	// Foreign documents.
 	if _, err := db.Collection("slots").InsertMany(t.Context(), []any{
 		bson.D{}, bson.D{{Key: "_id", Value: int64(7)}}, bson.D{{Key: "_id", Value: "a/foreign"}},
 		bson.D{{Key: "_id", Value: "a//1"}, {Key: "n", Value: int64(1)}}, bson.D{{Key: "_id", Value: "A/1"}, {Key: "n", Value: int64(1)}},
@@ -202,7 +202,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// A deeper folder costs the same, however much it holds, and its values are not looked at.
+// A deeper folder costs the same, however many values it has, and its values are not read.
 func TestListingJumps(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	var docs []any
@@ -245,7 +245,7 @@ func TestListingJumps(t *testing.T) {
 	}
 }
 
-// A value that somebody else has put there, or has changed, is not taken for one.
+// A foreign or changed document is not taken for a value.
 func TestForeignValues(t *testing.T) {
 	db := mongotest.Database(t)
 	s := newStore(t, db)
@@ -269,7 +269,7 @@ func TestForeignValues(t *testing.T) {
 	}
 }
 
-// All methods return when the caller has given up, and say so.
+// All methods return after the caller has given up, with an error that says so.
 func TestEndedContext(t *testing.T) {
 	s := newStore(t, mongotest.Database(t))
 	create(t, s, "a/1")
@@ -300,13 +300,13 @@ func TestOpenFails(t *testing.T) {
 		}
 	}
 	if _, err := mongoslots.Open(t.Context(), "mongodb://127.0.0.1:1/db", mongoslots.Options{Collection: "system.users"}); err == nil {
-		t.Error("it takes system.users")
+		t.Error("it accepts system.users")
 	}
 	within, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := mongoslots.Open(within, "mongodb://bob:s3cret@127.0.0.1:1/db?serverSelectionTimeoutMS=100", mongoslots.Options{})
 	if _, refused := errors.AsType[*slots.RefusedError](err); err == nil || refused || strings.Contains(err.Error(), "s3cret") ||
 		!strings.Contains(err.Error(), "mongodb://127.0.0.1:1/db.slots: ") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("without a server: %v", err)
 	}
 }

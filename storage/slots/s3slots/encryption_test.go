@@ -24,7 +24,8 @@ const sseHeader = "X-Amz-Server-Side-Encryption"
 
 const arn = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
-// kms is a bucket that encrypts what asks for it: its ETags are not the MD5 of the content then. It keeps what each PUT asks for.
+// kms is a bucket that encrypts an object if the request says so: the ETag is then not the MD5 of the content. It records what each PUT
+// requests.
 type kms struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -63,7 +64,7 @@ func startKMS(t *testing.T) *kms {
 	return k
 }
 
-// took returns what the PUTs since the last call asked for.
+// took returns what the PUTs since the last call requested.
 func (k *kms) took() []http.Header {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +72,8 @@ func (k *kms) took() []http.Header {
 	return k.puts
 }
 
-// TestEverythingIsEncrypted: all that package storage creates in a bucket, and the probe, carry what the address asks for. It is
-// read without these settings, and the store's name does not have them.
+// TestEverythingIsEncrypted: all objects that package storage or the probe creates in a bucket are encrypted as the address requests.
+// They can be read without these settings, which are not part of the store's name.
 func TestEverythingIsEncrypted(t *testing.T) {
 	s3test.Environment(t)
 	for settings, want := range map[string][2]string{
@@ -101,7 +102,7 @@ func TestEverythingIsEncrypted(t *testing.T) {
 				}
 				for _, h := range puts {
 					if got := [2]string{h.Get(sseHeader), h.Get(sseHeader + "-Aws-Kms-Key-Id")}; got != want {
-						t.Errorf("%s: an object asks for %q, want %q", what, got, want)
+						t.Errorf("%s: an object requests %q, want %q", what, got, want)
 					}
 				}
 			}
@@ -146,7 +147,7 @@ func TestEverythingIsEncrypted(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestGatewaysThatDoNotEncrypt: a gateway that takes the header and does nothing is refused.
+// TestGatewaysThatDoNotEncrypt: a gateway that accepts the header and does nothing is refused.
 func TestGatewaysThatDoNotEncrypt(t *testing.T) {
 	s3test.Environment(t)
 	url := s3test.Bucket(t, nil)
@@ -162,14 +163,14 @@ func TestGatewaysThatDoNotEncrypt(t *testing.T) {
 	}
 }
 
-// TestEncryptionThatIsRefused: what servers answer when they do not encrypt, or may not decrypt.
+// TestEncryptionThatIsRefused: the answers of servers that do not encrypt, or may not decrypt.
 func TestEncryptionThatIsRefused(t *testing.T) {
 	s3test.Environment(t)
 	const denied = "User: arn:aws:iam::1:user/w is not authorized to perform: kms:GenerateDataKey on resource: arn:aws:kms:x because no policy allows it"
 	for _, c := range []struct {
 		status             int
 		code, message      string
-		create, plain, get string // what the errors say: of a create with and without sse=, and of reading; "" for unclear
+		create, plain, get string // texts of the errors: of a create with and without sse=, and of a read; "" for unclear
 	}{
 		{400, "KMS.DisabledException", "key is disabled", "enable the key", "enable the key", "enable the key"},
 		{400, "KMS.NotFoundException", "no such key", "sse-kms-key-id=", "settings of the bucket", "enable the key"},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzAddress: addresses of buckets. No error quotes one, and the name of a store, which the registry keeps, is the address of the same place.
+// FuzzAddress: addresses of buckets. No error quotes one, and the name of a store, which is in the registry, is an address of the same place.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"s3://bucket", "s3://bucket/a/b/?region=eu-central-1", "s3://bucket/a?endpoint=http://127.0.0.1:9000&path-style=true", "s3://user:s3cret@bucket/", "s3://host:9000/bucket",
 		"s3://bucket/a%3Fb", "s3://bucket/a%23b%25", "s3://bucket//a", "s3://bucket?endpoint=http://h/a%26region=x", "s3://bucket?endpoint=https://u:p@h", "s3://b?path-style=yes", "s3:///x", "s3://b#x", "http://b",

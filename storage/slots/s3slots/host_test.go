@@ -16,8 +16,8 @@ import (
 
 const envCreate = "FENCEPOST_TEST_CREATE" // the store in which a child process creates a value
 
-// TestBucketInTheHost: without path-style=true the bucket is the first part of the host's name, at a gateway and at AWS. No name server
-// knows these names, so a proxy is asked. Go reads its address once per process, so a child asks.
+// TestBucketInTheHost: without path-style=true the bucket is the first part of the host name, at a gateway and at AWS. No name server
+// knows these names, so the requests go to a proxy. Go reads the proxy's address once per process, so a child process sends them.
 func TestBucketInTheHost(t *testing.T) {
 	s3test.Environment(t)
 	if url := os.Getenv(envCreate); url != "" {
@@ -43,7 +43,7 @@ func TestBucketInTheHost(t *testing.T) {
 			asked := make(chan string, 100)
 			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				asked <- r.Method + " " + r.Host + r.URL.Path
-				if r.Method == http.MethodConnect { // TLS: the name is all that a proxy sees
+				if r.Method == http.MethodConnect { // TLS: a proxy sees only the name
 					w.WriteHeader(http.StatusForbidden)
 					return
 				}

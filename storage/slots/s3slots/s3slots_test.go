@@ -72,7 +72,7 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// TestRealStore does the same as TestStore at the address in the environment, below a fresh prefix.
+// TestRealStore runs the tests of TestStore at the address in the environment, below a fresh prefix.
 func TestRealStore(t *testing.T) {
 	url := os.Getenv("FENCEPOST_TEST_S3")
 	if url == "" {
@@ -151,7 +151,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("%v is %s; want %s that says %q", err, got, c.want, c.says)
 			}
 			if strings.Contains(fmt.Sprint(err), secret) {
-				t.Errorf("it tells a secret: %v", err)
+				t.Errorf("it contains a secret: %v", err)
 			}
 			if n.Load() != 1 {
 				t.Errorf("%d attempts", n.Load())
@@ -169,7 +169,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: a lost connection is no answer.
+// TestNobodyListens: a lost connection is an unclear answer.
 func TestNobodyListens(t *testing.T) {
 	s3test.Environment(t)
 	server := httptest.NewServer(http.NotFoundHandler())
@@ -181,7 +181,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// TestHeaderThatIsIgnored: the probe finds a gateway that replaces what is there.
+// TestHeaderThatIsIgnored: the probe detects a gateway that replaces existing objects.
 func TestHeaderThatIsIgnored(t *testing.T) {
 	s3test.Environment(t)
 	err := slots.Probe(t.Context(), open(t, s3test.Bucket(t, func(_ http.ResponseWriter, r *http.Request) bool {
@@ -193,7 +193,7 @@ func TestHeaderThatIsIgnored(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutALength: nothing tells whether all of a value arrived if the answer does not say how long it is.
+// TestAnswerWithoutALength: without its length in the answer, a value may be incomplete.
 func TestAnswerWithoutALength(t *testing.T) {
 	s3test.Environment(t)
 	_, host, _ := strings.Cut(s3test.Bucket(t, nil), "endpoint=http://")
@@ -252,8 +252,8 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-// TestTheClientPrintsNothing: credentials of the machine's role, from a metadata service that knows no tokens, of which the client
-// would warn on standard error.
+// TestTheClientPrintsNothing: credentials of the machine's role, from a metadata service without tokens. The client would
+// print a warning about it to standard error.
 func TestTheClientPrintsNothing(t *testing.T) {
 	s3test.Environment(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
@@ -293,7 +293,7 @@ func TestTheClientPrintsNothing(t *testing.T) {
 	}
 }
 
-// TestLifecycle: a bucket that removes or archives values by itself is refused, as far as it tells.
+// TestLifecycle: a bucket that removes or archives values by itself is refused, if it reports its rules.
 func TestLifecycle(t *testing.T) {
 	s3test.Environment(t)
 	const days, archive = "<Expiration><Days>30</Days></Expiration>", "<Transition><Days>1</Days><StorageClass>DEEP_ARCHIVE</StorageClass></Transition>"

@@ -29,7 +29,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 )
 
-// authority is a certification authority that no machine trusts by itself.
+// authority is a certification authority that no machine trusts by default.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -94,7 +94,7 @@ func (a *authority) serve(t *testing.T, until time.Time) *httptest.Server {
 	return server
 }
 
-// TestOwnAuthority: a store with a certificate of the company's own authority is refused, and works when the usual settings of AWS
+// TestOwnAuthority: a store with a certificate of the company's own authority is refused, and works if the usual AWS settings
 // name the authority.
 func TestOwnAuthority(t *testing.T) {
 	s3test.Environment(t)
