@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// TestPythonReaderAgreesOnChains: on series of files, healthy and broken, read_fpl.py and package storage find the same
-// wrong with the same files, and print the same messages.
+// TestPythonReaderAgreesOnChains: on series of files, healthy and broken, read_fpl.py and package storage report the same
+// problems of the same files, and print the same messages.
 func TestPythonReaderAgreesOnChains(t *testing.T) {
 	python := findPython(t)
 	deterministic(t)
@@ -162,7 +162,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 				add(err.(*storage.ChainError))
 			}
 			if len(want) != c.breaks {
-				t.Errorf("storage finds %d things wrong, want %d: %v", len(want), c.breaks, chain.Check())
+				t.Errorf("storage finds %d problems, want %d: %v", len(want), c.breaks, chain.Check())
 			}
 			catArgs := append([]string{"cat", "--format", "json"}, paths...)
 			outcomes, err := runPython(python, [][]string{{"verify", dir}, append([]string{"verify"}, paths...), catArgs})
@@ -187,7 +187,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 			if wantExit := c.breaks > 0 || damaged; (outcomes[0].Exit == exitIntegrity) != wantExit || !wantExit && outcomes[0].Exit != 0 {
 				t.Errorf("verify of the directory: exit code %d\n%s", outcomes[0].Exit, outcomes[0].Stderr)
 			}
-			// Of files that are named nobody knows whether the newest of them is the newest.
+			// If files are named one by one, it is unknown whether the newest of them is the newest of the type.
 			if wantExit := c.breaks > 0 && !c.newest || damaged; (outcomes[1].Exit == exitIntegrity) != wantExit || (outcomes[2].Exit == exitIntegrity) != wantExit {
 				t.Errorf("verify of the files: exit code %d, cat %d\n%s", outcomes[1].Exit, outcomes[2].Exit, outcomes[1].Stderr)
 			}
@@ -225,7 +225,7 @@ func jsonText(t *testing.T, v any) string {
 	return b.String()
 }
 
-// writeChain writes n generations of type orders, of which the fifth is a compaction of the fourth.
+// writeChain writes n generations of type orders. The fifth is a compaction of the fourth.
 func writeChain(t *testing.T, dir string, n int) {
 	t.Helper()
 	w := newWorld(t)
@@ -247,7 +247,7 @@ func writeChain(t *testing.T, dir string, n int) {
 	w.must(writer.Close())
 }
 
-// giveUp makes a file in the place of the registered one, which is lost.
+// giveUp makes a file that replaces the registered one, which is lost.
 func giveUp(t *testing.T, dir string, registered storage.Entry) {
 	t.Helper()
 	w := newWorld(t)

@@ -17,9 +17,9 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// TestPythonReaderAgreesOnDamage does one to four random things to files of all kinds, thousands of times, and compares what
-// package storage and read_fpl.py make of it. It asks the package instead of the program: a process per file would take most
-// of the time, and TestPythonReaderAgrees holds the program to the same.
+// TestPythonReaderAgreesOnDamage applies one to four random mutations to files of all kinds, thousands of times, and compares the
+// findings of package storage and read_fpl.py. It calls the package instead of the program: a process per file would take most
+// of the time, and TestPythonReaderAgrees covers the program.
 func TestPythonReaderAgreesOnDamage(t *testing.T) {
 	python := findPython(t)
 	files := 1000
@@ -69,13 +69,13 @@ func TestPythonReaderAgreesOnDamage(t *testing.T) {
 	t.Logf("%d files; exit codes of verify: %v", files, exits)
 	for _, code := range []int{exitOK, exitFailed, exitIntegrity} {
 		if exits[code] == 0 {
-			t.Errorf("no file with exit code %d: the damage has become too uniform", code)
+			t.Errorf("no file with exit code %d: the damage is too uniform", code)
 		}
 	}
 }
 
-// TestWrittenByANewerVersion: a batch with a codec or a flag that is not known is no damage. What comes before it is read, the
-// batches around it are verified, and nobody says that such a file is healthy or that it is damaged.
+// TestWrittenByANewerVersion: a batch with an unknown codec or flag is not damage. Both readers read the messages before it, verify
+// the batches around it, and call such a file neither healthy nor damaged.
 func TestWrittenByANewerVersion(t *testing.T) {
 	python := findPython(t)
 	deterministic(t)
@@ -107,7 +107,7 @@ func TestWrittenByANewerVersion(t *testing.T) {
 		want := storageFinding(t, path)
 		cat := exitFailed
 		if i%2 == 1 {
-			cat = exitIntegrity // which it meets first
+			cat = exitIntegrity // the damage comes first
 		}
 		for who, f := range map[string]finding{"storage": want, "python": gots[i]} {
 			if f.verify != exitFailed || f.cat != cat || len(f.damage) != i%2 || len(f.out) == 0 {
@@ -120,7 +120,7 @@ func TestWrittenByANewerVersion(t *testing.T) {
 	}
 }
 
-// TestPythonWithoutZstd: the reader checks compressed batches even where it cannot decode them, and then says so.
+// TestPythonWithoutZstd: the reader checks compressed batches even if it cannot decode them, and reports that.
 func TestPythonWithoutZstd(t *testing.T) {
 	python := findPython(t)
 	deterministic(t)
@@ -154,13 +154,13 @@ func TestPythonWithoutZstd(t *testing.T) {
 	}
 }
 
-// finding is what a reader makes of a file.
+// finding is what a reader reports about a file.
 type finding struct {
 	cat, verify int // exit codes
 	out         []byte
 	sum         summary
 	damage      []damage
-	text        string // what it says, for people
+	text        string // its messages for users
 }
 
 func (f finding) String() string {
@@ -176,8 +176,8 @@ type damage struct {
 	Next   uint64 `json:"lost_next"`
 }
 
-// same tells whether two readers report the same damage: its bytes, and which messages are lost. Of a retraction one tells the
-// place of the record that says so.
+// same reports whether two readers report the same damage: its bytes, and the lost messages. The bytes of a retraction may differ: one
+// reader reports the position of the open record.
 func same(a, b damage) bool {
 	if a.Kind != b.Kind || (a.First < a.Next || b.First < b.Next) && (a.First != b.First || a.Next != b.Next) {
 		return false
@@ -188,7 +188,7 @@ func same(a, b damage) bool {
 func (want finding) differences(got finding) string {
 	var diff []string
 	if slices.ContainsFunc(got.sum.TooNew, func(s string) bool { return strings.Contains(s, "Python") }) {
-		// It has to leave zstd undecoded, and says so; what it can know all the same it must.
+		// It cannot decode zstd, and says so; everything else must agree.
 		if got.verify != exitFailed || got.cat == exitOK || !bytes.HasPrefix(want.out, got.out) {
 			diff = append(diff, "it read a body that it cannot decode")
 		}
@@ -206,7 +206,7 @@ func (want finding) differences(got finding) string {
 	}
 	if want.verify != got.verify {
 		diff = append(diff, fmt.Sprintf("verify: exit code %d of storage, %d of python", want.verify, got.verify))
-	} else if want.verify != exitFailed { // who cannot judge a file may stop anywhere
+	} else if want.verify != exitFailed { // a reader without a verdict may stop anywhere
 		diff = append(diff, want.sum.differences(got.sum)...)
 		if !slices.EqualFunc(want.damage, got.damage, same) {
 			diff = append(diff, fmt.Sprintf("damage %v of storage, %v of python", want.damage, got.damage))
@@ -215,7 +215,7 @@ func (want finding) differences(got finding) string {
 	return strings.Join(diff, "\n")
 }
 
-// The exit codes of `fencepost verify`, which the reader in Python has, too.
+// The exit codes of `fencepost verify` and of the Python reader.
 const (
 	exitOK        = 0
 	exitFailed    = 1
@@ -236,7 +236,7 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// storageFinding runs what `fencepost cat --format json` and `fencepost verify` run.
+// storageFinding runs the code of `fencepost cat --format json` and `fencepost verify`.
 func storageFinding(t testing.TB, path string) finding {
 	t.Helper()
 	var f finding
@@ -297,7 +297,7 @@ func catJSON(w io.Writer, path string) error {
 	}
 }
 
-// pythonFindings asks read_fpl.py about all of the files, with one process.
+// pythonFindings runs read_fpl.py on all of the files, with one process.
 func pythonFindings(python string, paths []string) ([]finding, error) {
 	var commands [][]string
 	for _, path := range paths {
@@ -318,7 +318,7 @@ func pythonFindings(python string, paths []string) ([]finding, error) {
 	return fs, nil
 }
 
-// pythonFinding is what read_fpl.py cat and verify have said.
+// pythonFinding returns the finding in the outcomes of read_fpl.py cat and verify.
 func pythonFinding(cat, verify outcome) (finding, error) {
 	f := finding{cat: cat.Exit, out: cat.Stdout, verify: verify.Exit, text: verify.Stderr}
 	if err := json.Unmarshal(verify.Stdout, &f.sum); err != nil {
@@ -334,11 +334,11 @@ func pythonFinding(cat, verify outcome) (finding, error) {
 	return f, nil
 }
 
-// mutate does one thing to a file: what devices, file systems, administrators and newer or broken programs do.
+// mutate applies one mutation to a file, such as devices, file systems, operators and newer or broken programs cause.
 func mutate(r *rand.Rand, s state) state {
 	c := bytes.Clone(s.data)
 	size := []int{8, 64, 512, 4096}[r.IntN(4)]
-	// Blocks are anywhere behind the header, now and then in it.
+	// Blocks are anywhere after the header, sometimes in it.
 	block := func() []byte {
 		at := r.IntN(len(c)/size + 1)
 		if at*size < headerPage && r.IntN(20) > 0 {
@@ -406,8 +406,8 @@ func mutate(r *rand.Rand, s state) state {
 	return state{name: s.name + ", " + what, data: c}
 }
 
-// forge changes a field of a record or a byte of its body, gives it checksums that are right, and now and then moves it to the
-// end or lets all records behind it continue from it: what a newer version writes, or a broken program.
+// forge changes a field of a record or a byte of its body, gives it correct checksums, and sometimes moves it to the
+// end or makes all records after it continue from it: as a newer version or a broken program might write it.
 func forge(r *rand.Rand, c []byte) ([]byte, string) {
 	rs := findRecords(c)
 	if len(rs) == 0 {
@@ -431,7 +431,7 @@ func forge(r *rand.Rand, c []byte) ([]byte, string) {
 		{"header_len", 38, 2}, {"stored_len", 40, 4}, {"raw_len", 44, 4}, {"durable_end", 48, 8}, {"anchor_off", 56, 8}, {"chain", 64, 8},
 		{"session", 72, 8}, {"base_time", 80, 8}, {"schema_id", 92, 4}}
 	switch f := fields[r.IntN(len(fields))]; r.IntN(8) {
-	case 0, 1: // as it is
+	case 0, 1: // unchanged
 	case 2, 3:
 		if len(h) > 96 {
 			at := 96 + r.IntN(len(h)-96)
@@ -466,14 +466,14 @@ func forge(r *rand.Rand, c []byte) ([]byte, string) {
 	return c, what
 }
 
-// reseal gives a record checksums that are right.
+// reseal gives a record correct checksums.
 func reseal(c []byte, r record) {
 	h := c[r.head:r.end]
 	le.PutUint32(h[88:], checksum(c, h[96:]))
 	le.PutUint32(h[4:], checksum(c, h[:4], h[8:96]))
 }
 
-// findRecords finds what looks like a record and carries its own offset, in files of any state.
+// findRecords finds bytes that look like a record and contain their own offset, in files of any state.
 func findRecords(c []byte) (rs []record) {
 	for p := headerPage; p+112 <= len(c); p += 8 {
 		r := record{off: p, head: p}

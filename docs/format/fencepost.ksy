@@ -1,10 +1,10 @@
-# The static structure of a Fencepost file, version 1.0: what storage/FORMAT.md says in sections 2 to 4, as far as Kaitai Struct
-# can say it. It was valid against the JSON schema of the .ksy language, and an interpreter of the parts of the language that
-# are used here read real files with it; no Kaitai compiler was at hand to try it with.
+# The static structure of a Fencepost file, version 1.0: sections 2 to 4 of storage/FORMAT.md, as far as Kaitai Struct
+# can express them. It was valid against the JSON schema of the .ksy language, and an interpreter of the language features
+# used here read real files with it; it was not tested with a Kaitai compiler.
 #
-# What it does not say: checksums (section 1), and which records count (section 6). It reads records one after the other from
-# the start and stops at the first bytes that do not look like one, so it shows a file up to the first torn or void bytes only,
-# and believes what it sees. To know what is in a file use read_fpl.py beside it, or `fencepost cat`.
+# It does not cover checksums (section 1) and the acceptance of records (section 6). It reads one record after the other from
+# the beginning and stops at the first bytes that do not look like a record, so it shows a file only up to the first torn or void
+# bytes, and trusts every record. To read the messages of a file, use read_fpl.py beside it, or `fencepost cat`.
 meta:
   id: fencepost
   title: Fencepost log file
@@ -25,7 +25,7 @@ seq:
     repeat-until: not _.fits or _io.eof
     if: not _io.eof
     doc: |
-      If the file ends in torn or void bytes, or has some in the middle, the last one is not a record: its `fits` is false, and
+      If the file ends with torn or void bytes, or has some in the middle, the last item is not a record: its `fits` is false, and
       the rest of the file begins at its `ofs`.
 
 enums:
@@ -66,10 +66,10 @@ types:
         valid: 4096
       - id: file_id
         size: 16
-        doc: Random; every checksum of the file is taken over these bytes first.
+        doc: Random; every checksum of the file covers these bytes first.
       - id: sync_marker
         size: 16
-        doc: Random; stands in front of every anchor.
+        doc: Random; precedes every anchor.
       - id: generation
         type: u8
       - id: first_index
@@ -106,7 +106,7 @@ types:
         type: u4
 
   record:
-    doc: Section 3. An anchor (everything but a batch) has the file's sync_marker in front of its header.
+    doc: Section 3. The file's sync_marker precedes the header of an anchor (every record but a batch).
     seq:
       - id: marker
         size: 16
@@ -138,7 +138,7 @@ types:
     instances:
       ofs:
         value: _io.pos
-        doc: Where the record begins, in the file. The first field asks for it before anything is read.
+        doc: Offset of the record in the file. The first field evaluates it before anything is read.
       room:
         value: _io.size - ofs
       first_bytes:
@@ -153,7 +153,7 @@ types:
         value: room >= 96
       fits:
         value: has_header and header.in_range and header.offset == ofs and header.is_anchor == is_anchor and ofs_end <= _io.size
-        doc: It looks like a record that stands here. Only the checksums tell whether it is one.
+        doc: The bytes look like a record at this offset. Only the checksums show whether they are one.
       ofs_end:
         value: header_ofs + (header.header_len + header.stored_len + 7) / 8 * 8
 
@@ -166,7 +166,7 @@ types:
         type: u4
       - id: offset
         type: u8
-        doc: Where this record is in the file; anywhere else it is void.
+        doc: Offset of this record in the file; at any other offset it is void.
       - id: epoch
         type: u8
       - id: base_index
@@ -257,7 +257,7 @@ types:
         size: value_len.value
 
   fence_body:
-    doc: For people only.
+    doc: Informational.
     seq:
       - id: tags
         type: tag
@@ -304,7 +304,7 @@ types:
         size: state_len.value
     types:
       entry:
-        doc: Each is the difference to the entry before it, the first one to zero.
+        doc: Each entry is the difference to the one before it, the first one the difference to zero.
         seq:
           - id: index
             type: uvarint

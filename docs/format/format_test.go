@@ -1,5 +1,5 @@
-// Package format_test holds the independent reader of this directory, read_fpl.py, against `fencepost`: on files that the
-// real Writer wrote, in every state that writers, crashes and damage leave them in, both must say the same.
+// Package format_test compares the independent reader of this directory, read_fpl.py, with `fencepost`: on files that the
+// real Writer wrote, in every state that writers, crashes and damage leave behind, both must report the same.
 package format_test
 
 import (
@@ -38,25 +38,25 @@ var seed = flag.Uint64("seed", 1, "seed of the damage that is done to the files"
 const (
 	script     = "read_fpl.py"
 	headerPage = 4096
-	maxShown   = 20 // disagreements
+	maxShown   = 20 // differences
 
 	envRequire = "FENCEPOST_TEST_REQUIRE_PYTHON"
 )
 
-// A state is a file to read, and what about it is special.
+// A state is a file to read, and its special properties.
 type state struct {
 	name string
 	data []byte
 
-	// Not written by a worker: `fencepost verify` looks at IDs too, and stops at the first that is no message's.
+	// Not written by a worker: `fencepost verify` also checks IDs, and stops at the first that is not a message ID.
 	foreignIDs bool
 
-	// As a writer left it: fields that decide nothing are right too.
+	// As a writer left it: fields that nothing depends on are right, too.
 	written bool
 }
 
-// TestPythonReaderAgrees compares output and exit code of `fencepost cat` and read_fpl.py cat, and what both verify
-// commands found.
+// TestPythonReaderAgrees compares the outputs and exit codes of `fencepost cat` and read_fpl.py cat, and the findings of both
+// verify commands.
 func TestPythonReaderAgrees(t *testing.T) {
 	python := findPython(t)
 	bin := buildFencepost(t)
@@ -86,8 +86,8 @@ func TestPythonReaderAgrees(t *testing.T) {
 	}
 }
 
-// TestSalvageLeavesOutWhatWasTakenBack: messages that a later writer did not find are printed by no format: their indexes belong
-// to others.
+// TestSalvageLeavesOutWhatWasTakenBack: no format prints messages that a later writer did not find: their indexes belong to
+// others.
 func TestSalvageLeavesOutWhatWasTakenBack(t *testing.T) {
 	bin := buildFencepost(t)
 	data := retractedFile(t)
@@ -108,7 +108,7 @@ func TestSalvageLeavesOutWhatWasTakenBack(t *testing.T) {
 
 func findPython(t testing.TB) string {
 	t.Helper()
-	// Reading it here also tells go test's cache that the result depends on it.
+	// Reading the script also makes it an input of go test's cache.
 	if _, err := os.ReadFile(script); err != nil {
 		t.Fatal(err)
 	}
@@ -136,14 +136,14 @@ func buildFencepost(t *testing.T) string {
 
 var catFormats = []string{"json", "lines", "len32", "raw"}
 
-// outcome is what a program did.
+// outcome is the result of a program.
 type outcome struct {
 	Exit   int    `json:"exit"`
 	Stdout []byte `json:"stdout"`
 	Stderr string `json:"stderr"`
 }
 
-// summary is what `fencepost verify --json` and read_fpl.py verify have in common.
+// summary has the fields that `fencepost verify --json` and read_fpl.py verify have in common, and some of only one.
 type summary struct {
 	File        string            `json:"file"`
 	OK          bool              `json:"ok"`
@@ -161,9 +161,9 @@ type summary struct {
 	VoidBytes   int64             `json:"void_bytes"`
 	Regions     []region          `json:"regions"`
 	Corruptions []json.RawMessage `json:"corruptions"`
-	TooNew      []string          `json:"too_new"`             // python's only
-	Remarks     []string          `json:"remarks"`             // python's only
-	Violations  int               `json:"sequence_violations"` // fencepost's only: it looks at message IDs, too
+	TooNew      []string          `json:"too_new"`             // only python
+	Remarks     []string          `json:"remarks"`             // only python
+	Violations  int               `json:"sequence_violations"` // only fencepost: it also checks message IDs
 }
 
 type region struct {
@@ -176,7 +176,7 @@ type region struct {
 	End    int64  `json:"end"`
 }
 
-// differences tells, field by field, where two summaries differ. Of corruptions only the number is compared.
+// differences returns the differences of two summaries, field by field. Of corruptions it compares only the number.
 func (want summary) differences(got summary) (diff []string) {
 	if len(want.Corruptions) != len(got.Corruptions) {
 		diff = append(diff, fmt.Sprintf("%d corruptions of fencepost, %d of %s", len(want.Corruptions), len(got.Corruptions), script))
@@ -198,7 +198,7 @@ func (want summary) differences(got summary) (diff []string) {
 			}
 			a = slices.Clone(want.Regions)
 			for i := range min(len(want.Regions), len(got.Regions)) {
-				if g := got.Regions[i]; g.Host == "" { // of a fence that does not decode one may tell what comes before the point where that shows
+				if g := got.Regions[i]; g.Host == "" { // of an undecodable fence, one reader may report the tags before the error
 					a.([]region)[i].Host, a.([]region)[i].PID = g.Host, g.PID
 				}
 			}
@@ -221,7 +221,7 @@ func compare(t *testing.T, python, bin string, states []state) {
 		}
 	}
 
-	// json shows everything that there is about a message; the other formats are tried on a few files of each group.
+	// json has all data of a message; the other formats are tested on a few files of each group.
 	type job struct {
 		state int
 		args  []string
@@ -306,7 +306,7 @@ func compare(t *testing.T, python, bin string, states []state) {
 			differ("%s: fields that are not as FORMAT.md says: %q", s.name, got.Remarks)
 		}
 		if s.foreignIDs || len(got.TooNew) > 0 {
-			continue // fencepost has stopped there
+			continue // fencepost stopped there
 		}
 		if diff := want.differences(got); len(diff) > 0 {
 			differ("%s: verify: %s\nfencepost: %s\npython:    %s", s.name, strings.Join(diff, "; "), want.Corruptions, got.Corruptions)
@@ -443,7 +443,7 @@ var start = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 var holder = storage.Holder{ID: "w1", Host: "härz", PID: 4711, Version: "v1", Wall: start}
 
-// deterministic lets the files be the same in every run with the same seed: their identities and sessions are random.
+// deterministic makes the files the same in every run with the same seed, although their identities and sessions are random.
 func deterministic(t *testing.T) {
 	t.Helper()
 	cryptotest.SetGlobalRandom(t, *seed)
@@ -469,7 +469,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// fails checks that a writer noticed what happened to it.
+// fails checks that a writer detected what happened to it.
 func (w *world) fails(err error, what string) {
 	w.t.Helper()
 	if err == nil {
@@ -492,7 +492,7 @@ func (w *world) read(name string) []byte {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.dir, name))
 	w.must(err)
-	le.PutUint64(data[80:], uint64(start.UnixNano())) // the time of creation is the only field that is another one in each run
+	le.PutUint64(data[80:], uint64(start.UnixNano())) // the time of creation is the only field that differs between runs
 	le.PutUint32(data[headerPage-4:], checksum(data, data[:headerPage-4]))
 	return data
 }
@@ -512,7 +512,7 @@ func (w *world) messages(n int) (recs []storage.Record) {
 	return recs
 }
 
-// healthyFile has several epochs, and everything that a record may hold.
+// healthyFile has several epochs, and everything that a record may contain.
 func healthyFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
@@ -579,8 +579,8 @@ func onAppend(n int, f func() *storagetest.Fault) storage.FS {
 	}}
 }
 
-// fencedFile is what a fight leaves: batches behind somebody else's fence, torn writes, fences that nobody opened, fences
-// with epochs that are too low.
+// fencedFile has the traces of competing writers: batches after another writer's fence, torn writes, fences without an open record,
+// fences with epochs that are too low.
 func fencedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	one := w.open(1, nil)
@@ -588,7 +588,7 @@ func fencedFile(t testing.TB) []byte {
 	w.sync(one)
 	w.must(one.Append(w.messages(1)))
 
-	// One appends between another's look at the size and its fence, and then behind that fence.
+	// One writer appends after another has read the size and before it appends its fence, and then after that fence.
 	first := true
 	two := w.open(2, onAppend(0, func() *storagetest.Fault {
 		if first {
@@ -605,7 +605,7 @@ func fencedFile(t testing.TB) []byte {
 	w.fails(two.Append(w.messages(1)), "appending behind a zombie's batch")
 	w.n--
 
-	// Between fence and open record, again.
+	// The same between fence and open record.
 	three := w.open(3, nil)
 	w.must(three.Append(w.messages(2)))
 	w.sync(three)
@@ -625,7 +625,7 @@ func fencedFile(t testing.TB) []byte {
 	w.must(six.Append(w.messages(2)))
 	w.fails(six.Append(w.messages(4)), "a short write")
 	w.n -= 4
-	var eight *storage.Writer // opens between seven's look at the end of the file and its fence
+	var eight *storage.Writer // opens after seven has read the end of the file and before seven's fence
 	_, err = w.tryOpen(7, onAppend(0, func() *storagetest.Fault {
 		if eight == nil {
 			eight = w.open(8, nil)
@@ -648,14 +648,14 @@ func fencedFile(t testing.TB) []byte {
 	w.sync(eleven)
 	w.must(eleven.Append(w.messages(1)))
 
-	// It ends with a fence that nobody has opened yet, and a batch behind it.
+	// The file ends with a fence without an open record, and a batch after it.
 	_, err = w.tryOpen(12, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Err: os.ErrDeadlineExceeded} }))
 	w.fails(err, "opening without an open record")
 	w.fails(eleven.Append(w.messages(1)), "appending behind the fence of epoch 12")
 	return w.data()
 }
 
-// embeddingFile has payloads that are log files: another one, and at every alignment itself.
+// embeddingFile has payloads that are log files: another file, and the file itself at every alignment.
 func embeddingFile(t testing.TB) []byte {
 	other := newWorld(t)
 	x := other.open(1, nil)
@@ -727,7 +727,7 @@ func retractedFile(t testing.TB) []byte {
 	return w.data()
 }
 
-// otherIDsFile has IDs that are no message's.
+// otherIDsFile has IDs that are not message IDs.
 func otherIDsFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
@@ -739,7 +739,7 @@ func otherIDsFile(t testing.TB) []byte {
 	return w.data()
 }
 
-// repairedFile is what a repair makes of a file with damage in two places.
+// repairedFile is the result of repairing a file with damage in two places.
 func repairedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
@@ -765,7 +765,7 @@ func repairedFile(t testing.TB) []byte {
 	return w.read(filepath.Base(c.Path()))
 }
 
-// compressedFile has batches of codec zstd among others.
+// compressedFile has some batches with codec zstd.
 func compressedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	x, err := storage.Open(context.Background(), w.dir, typ, 1, storage.Options{Holder: holder, AllowOverlay: true, Compress: true})
@@ -788,7 +788,7 @@ func openedFile(t testing.TB) []byte {
 	return w.data()
 }
 
-// example returns the file that FORMAT.md prints.
+// example returns the example file of FORMAT.md.
 func example(t testing.TB) []byte {
 	t.Helper()
 	page, err := os.ReadFile("../../storage/FORMAT.md")
@@ -814,7 +814,7 @@ func example(t testing.TB) []byte {
 	return data
 }
 
-// sealed returns a copy of a healthy file with a seal behind it, and something behind that.
+// sealed returns a copy of a healthy file with a seal appended, and further bytes after it.
 func sealed(data, rest []byte) []byte {
 	c := bytes.Clone(data)
 	last := lastRecord(data)
@@ -842,7 +842,7 @@ func lastRecord(data []byte) record {
 	return rs[len(rs)-1]
 }
 
-// copyToEnd appends a copy of a record, changed and with the offset and the checksums that are right there.
+// copyToEnd appends a changed copy of a record, with the offset and the checksums of its new position.
 func copyToEnd(c []byte, r record, change func(h, body []byte)) ([]byte, record) {
 	by := len(c) - r.off
 	moved := record{r.magic, r.off + by, r.head + by, r.end + by, r.headerLen, r.stored}
@@ -855,7 +855,7 @@ func copyToEnd(c []byte, r record, change func(h, body []byte)) ([]byte, record)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What becomes of them
+// What happens to them
 
 func random(name string) *rand.Rand {
 	return rand.New(rand.NewPCG(*seed, uint64(crc32.ChecksumIEEE([]byte(name)))))
@@ -875,7 +875,7 @@ func torn(name string, data []byte, n int) (states []state) {
 	for range fewer(n) {
 		lengths = append(lengths, headerPage+r.IntN(len(data)-headerPage))
 	}
-	for i := headerPage; i < len(data); i += 8 { // where records start, by what they start with
+	for i := headerPage; i < len(data); i += 8 { // where records start, judged by their first bytes
 		if fits := bytes.HasPrefix(data[i:], []byte("FPB1")) || bytes.Equal(data[i:min(i+16, len(data))], data[32:48]); fits && r.IntN(4) == 0 {
 			lengths = append(lengths, i, min(i+112, len(data)))
 		}
@@ -902,7 +902,7 @@ func flips(name string, data []byte, n int) (states []state) {
 	return states
 }
 
-// fenceFlips returns copies with one fence damaged: also that of the writer whose open record is torn.
+// fenceFlips returns copies with one fence damaged, including that of the writer whose open record is torn.
 func fenceFlips(name string, data []byte) (states []state) {
 	fence := append(bytes.Clone(data[32:48]), "FPF1"...)
 	for at := headerPage; ; at += len(fence) {
@@ -917,7 +917,7 @@ func fenceFlips(name string, data []byte) (states []state) {
 	}
 }
 
-// blocks returns copies in which whole blocks are zeros, hold something else, or have changed places.
+// blocks returns copies in which whole blocks are zeros, have other contents, or were swapped.
 func blocks(name string, data []byte, n int) (states []state) {
 	const size = 512
 	r := random(name)
@@ -951,14 +951,14 @@ func blocks(name string, data []byte, n int) (states []state) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is that of section 1 of the format.
+// checksum is the checksum of section 1 of the format.
 func checksum(data []byte, parts ...[]byte) uint32 {
 	return crc32.Checksum(append(bytes.Clone(data[16:32]), bytes.Join(parts, nil)...), castagnoli)
 }
 
 var le = binary.LittleEndian
 
-// headers returns copies with file headers that are well formed, but for one field.
+// headers returns copies with file headers that are well formed except for one field.
 func headers(data []byte) (states []state) {
 	add := func(name string, length int, change func(page []byte)) {
 		c := bytes.Clone(data[:length])
@@ -1003,7 +1003,7 @@ func headers(data []byte) (states []state) {
 	put("sync marker of zeros", 32, 8, 0)
 	add("wrong magic, damaged", len(data), func(page []byte) { page[0] = 'x' })
 
-	// With its checksum as it was, a damaged magic is that of a Fencepost file.
+	// With an unchanged checksum, a damaged magic still identifies a Fencepost file.
 	c := bytes.Clone(data)
 	c[3] ^= 1
 	states = append(states, state{name: "file header: magic damaged", data: c})
@@ -1014,7 +1014,7 @@ func headers(data []byte) (states []state) {
 	return states
 }
 
-// A record is where one is in a file.
+// A record is the position of one in a file.
 type record struct {
 	magic          string
 	off, head, end int
@@ -1022,8 +1022,8 @@ type record struct {
 	stored         int
 }
 
-// resealed returns copies in which a record has another field or body, with checksums that are right: what a newer version
-// could write, or a broken writer.
+// resealed returns copies in which a record has another field or body, with correct checksums, as a newer version or a broken
+// writer could write them.
 func resealed(data []byte, n int) (states []state) {
 	rs := findRecords(data)
 	rnd := random("resealed")
@@ -1118,7 +1118,7 @@ func resealed(data []byte, n int) (states []state) {
 		}
 	}
 
-	// Behind a seal, and at the end.
+	// After a seal, and at the end.
 	var fence, open record
 	for _, r := range rs {
 		switch r.magic {
@@ -1133,7 +1133,7 @@ func resealed(data []byte, n int) (states []state) {
 		c, _ = copyToEnd(c, r, func(h, _ []byte) { le.PutUint64(h[16:], epoch) })
 		return c
 	}
-	// A region behind a seal, and one whose fence is damaged so that its open record proves the damage.
+	// A region after a seal, and one whose fence is damaged so that its open record proves the damage.
 	region := func(c []byte, epoch uint64) []byte {
 		off, was := uint64(len(c)), c
 		seal := lastRecord(c)
@@ -1149,7 +1149,7 @@ func resealed(data []byte, n int) (states []state) {
 		})
 		return c
 	}
-	// An open record that proves damage, without a fence, which says where that is and how far it read.
+	// An open record without a fence that proves damage. Its body names the offset of the fence and the end of the accepted records.
 	claim := func(distance uint64) []byte {
 		c := append(bytes.Clone(data), 1, 2, 3, 4, 5, 6, 7, 8)
 		at := uint64(len(c))
@@ -1166,23 +1166,23 @@ func resealed(data []byte, n int) (states []state) {
 	unfenced := region(sealed(data, nil), 1<<41)
 	unfenced[len(sealed(data, nil))+120] ^= 1
 	states = append(states,
-		state{name: "a batch behind a seal", data: move(sealed(data, nil), last, 1<<40)},
-		state{name: "a fence behind a seal", data: move(sealed(data, nil), fence, 1<<41)},
-		state{name: "a fence with too low an epoch behind a seal", data: move(sealed(data, nil), fence, 5)},
-		state{name: "a region behind a seal", data: region(sealed(data, nil), 1<<41)},
-		state{name: "a region behind a seal, its fence damaged", data: unfenced},
+		state{name: "a batch after a seal", data: move(sealed(data, nil), last, 1<<40)},
+		state{name: "a fence after a seal", data: move(sealed(data, nil), fence, 1<<41)},
+		state{name: "a fence with too low an epoch after a seal", data: move(sealed(data, nil), fence, 5)},
+		state{name: "a region after a seal", data: region(sealed(data, nil), 1<<41)},
+		state{name: "a region after a seal, its fence damaged", data: unfenced},
 		state{name: "a fence where none can start", data: move(append(bytes.Clone(data), 1, 2, 3, 4), fence, 1<<41)},
 		state{name: "a fence at the end", data: move(bytes.Clone(data), fence, 1<<41)},
 		state{name: "two fences at the end", data: move(move(bytes.Clone(data), fence, 1<<41), fence, 1<<42)},
 		state{name: "a batch of a later epoch at the end", data: move(bytes.Clone(data), last, 1<<41)},
 		state{name: "an open record whose fence is before it", data: claim(1<<64 - 8)},
 		state{name: "an open record whose fence is where it is", data: claim(0)},
-		state{name: "an open record whose fence is far behind it", data: claim(1 << 50)},
+		state{name: "an open record whose fence is far after it", data: claim(1 << 50)},
 	)
 	return states
 }
 
-// sameOutput compares bytes, but of JSON values: which characters have escapes is not of the format.
+// sameOutput compares bytes, except for JSON, of which it compares values: the format does not define which characters are escaped.
 func sameOutput(args []string, a, b []byte) bool {
 	if !slices.Contains(args, "json") {
 		return bytes.Equal(a, b)

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// FuzzPythonReader holds package storage and read_fpl.py against each other, on files that the fuzzer changes, and then mutate with a seed: most of what
-// the fuzzer does by itself ends at a checksum. One Python process reads them all.
+// FuzzPythonReader compares package storage and read_fpl.py on files that the fuzzer changes, and that mutate changes afterwards with a seed: most
+// changes of the fuzzer alone only break a checksum. One Python process reads them all.
 func FuzzPythonReader(f *testing.F) {
 	py := startPython(f, findPython(f))
 	path := filepath.Join(f.TempDir(), "fuzz.fpl")
 	healthy := healthyFile(f)
 	for i, data := range [][]byte{healthy, fencedFile(f), embeddingFile(f), retractedFile(f), sealed(healthy, nil), compressedFile(f), repairedFile(f), openedFile(f), example(f)} {
 		if len(data) > 1<<20 {
-			continue // the fuzzer takes no larger ones
+			continue // the fuzzer accepts no larger ones
 		}
 		f.Add(data, uint64(0), byte(0))
 		f.Add(data, uint64(i), byte(3))
@@ -48,7 +48,7 @@ func FuzzPythonReader(f *testing.F) {
 	})
 }
 
-// reader is a read_fpl.py that runs one command after the other.
+// reader is a read_fpl.py process that runs one command after the other.
 type reader struct {
 	in  io.Writer
 	out *json.Decoder
@@ -56,7 +56,7 @@ type reader struct {
 
 func startPython(t testing.TB, python string) *reader {
 	t.Helper()
-	cmd := exec.Command(python, "-B", "-u", script, "batch") // -u: each outcome comes at once
+	cmd := exec.Command(python, "-B", "-u", script, "batch") // -u: each outcome is written immediately
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A second, independent reader of Fencepost files (.fpl).
 
-It was written from storage/FORMAT.md alone, without a look at the Go code, and shares nothing with it. Where the two
-agree on a file, that is because the page says so. Section numbers (§) in the comments are those of FORMAT.md.
+It was written from storage/FORMAT.md alone, without reference to the Go code, and shares nothing with it. If the two
+agree on a file, they do so because of that page. Section numbers (§) in the comments are those of FORMAT.md.
 
-    read_fpl.py cat FILE… [--format lines|len32|raw|json]   what `fencepost cat` prints
-    read_fpl.py verify FILE…|DIRECTORY…                     what is in the files, as JSON, one line each
-    read_fpl.py batch                                       many of these in one process, see run_batch
+    read_fpl.py cat FILE… [--format lines|len32|raw|json]   prints what `fencepost cat` prints
+    read_fpl.py verify FILE…|DIRECTORY…                     reports the contents of the files as JSON, one line each
+    read_fpl.py batch                                       runs many commands in one process, see run_batch
 
 Several files of one type are checked against each other (§7).
 
@@ -40,11 +40,11 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTEGRITY = 0, 1, 2, 3
 # ---------------------------------------------------------------------------------------------------------------------
 # §1 Checksums: CRC32C
 
-POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with its bits reversed
+POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with reversed bits
 
 
 def _make_tables():
-    """16 tables: TABLES[k][b] is the effect of byte b when k more bytes follow it in the same block."""
+    """Returns 16 tables: TABLES[k][b] is the effect of byte b if k more bytes follow it in the same block."""
     first = []
     for byte in range(256):
         c = byte
@@ -58,11 +58,11 @@ def _make_tables():
 
 
 _TABLES = _make_tables()
-_BLOCK = struct.Struct("<I12B")  # 16 bytes: the first 4, which meet the register, as one number
+_BLOCK = struct.Struct("<I12B")  # 16 bytes: the first 4, which are combined with the register, as one number
 
 
 def crc_update(register, data):
-    """Feeds data into the bare shift register: no initial value, no final xor. 16 bytes a turn ("slicing by 16")."""
+    """Feeds data into the bare shift register: no initial value, no final xor. 16 bytes per step ("slicing by 16")."""
     t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, ta, tb, tc, td, te, tf = _TABLES
     view = memoryview(data)
     full = len(view) & ~15
@@ -85,7 +85,7 @@ assert crc32c(b"123456789") == 0xE3069283
 
 
 class Checksum:
-    """crc(bytes…) = CRC32C(file_id ++ bytes…). The register behind file_id is computed once per file."""
+    """crc(bytes…) = CRC32C(file_id ++ bytes…). The register after file_id is computed once per file."""
 
     def __init__(self, file_id):
         self.seed = crc_update(0xFFFFFFFF, file_id)
@@ -101,7 +101,7 @@ class Checksum:
 # Errors
 
 class Stop(Exception):
-    """Why reading ends before the end of the file, and the exit code that says so."""
+    """The reason why reading stops before the end of the file, and the exit code for it."""
 
     def __init__(self, code, text):
         super().__init__(text)
@@ -109,11 +109,11 @@ class Stop(Exception):
 
 
 class NotReadable(Stop):
-    """The file cannot be used at all: its header."""
+    """The whole file is unreadable because of its header."""
 
 
 class Damage(Stop):
-    """Bytes are damaged, or records missing: in [offset, end); the messages [lost_first, lost_next) cannot be read."""
+    """Bytes in [offset, end) are damaged, or records missing; the messages [lost_first, lost_next) cannot be read."""
 
     def __init__(self, offset, end, lost_first, lost_next, reason):
         text = "bytes %d to %d: %s" % (offset, end, reason)
@@ -125,7 +125,7 @@ class Damage(Stop):
 
 
 class Retraction(Damage):
-    """Messages [lost_first, lost_next) were accepted, and then taken back by the next writer's open record."""
+    """Messages [lost_first, lost_next) were accepted, and then retracted by the next writer's open record."""
 
     def __init__(self, offset, end, lost_first, lost_next):
         super().__init__(offset, end, lost_first, lost_next, "the next writer did not find what is there")
@@ -133,7 +133,7 @@ class Retraction(Damage):
 
 
 class TooNew(Stop):
-    """An accepted batch uses something that this reader does not know (§8)."""
+    """An accepted batch uses a feature that this reader does not know (§8)."""
 
     def __init__(self, text):
         super().__init__(EXIT_FAILED, text)
@@ -155,7 +155,7 @@ assert _FILE_HEADER.size == 104
 
 
 def parse_file_header(page):
-    """Checks the first 4096 bytes of a file (or what there is of them), in the order of §2."""
+    """Checks the first 4096 bytes of a file (or fewer, if it is shorter), in the order of §2."""
 
     def checksum_good(p):
         return len(p) == HEADER_LEN and Checksum(p[16:32])(p[:4092]) == struct.unpack_from("<I", p, 4092)[0]
@@ -203,7 +203,7 @@ _FIELDS = ("magic head_crc offset epoch base_index count flags header_len stored
 
 
 class Record(collections.namedtuple("Record", _FIELDS + ["head_at"])):
-    """A record header that was checked; head_at is where it starts in the file (16 behind `offset` for an anchor)."""
+    """A checked record header; head_at is its offset in the file (`offset` plus 16 for an anchor)."""
     __slots__ = ()
 
     @property
@@ -220,7 +220,7 @@ class Record(collections.namedtuple("Record", _FIELDS + ["head_at"])):
 
     @property
     def chain_value(self):
-        """What the next record's `chain` must be."""
+        """The required `chain` of the next record."""
         return self.body_crc << 32 | self.head_crc
 
 
@@ -243,11 +243,11 @@ Message = collections.namedtuple("Message", "index epoch kind id time payload he
 
 
 NONE, ZSTD = 0, 1  # codecs
-MOST_PER_BYTE = 32768  # §5: of a compressed body
+MOST_PER_BYTE = 32768  # §5: maximum number of decompressed bytes per byte of a compressed body
 
 
 def decompress(r, stored):
-    """The body of a batch as its writer encoded it."""
+    """Returns the body of a batch as its writer encoded it."""
     if r.codec == NONE:
         return stored
     if r.raw_len > len(stored) * MOST_PER_BYTE:
@@ -257,7 +257,7 @@ def decompress(r, stored):
         while rest:                               # one or more frames
             frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 26})
             data = rest
-            while not frame.eof:                  # in pieces: memory is taken for what is there, not for what a frame claims
+            while not frame.eof:                  # in pieces, to allocate memory for actual data, not for the size in a frame
                 piece = frame.decompress(data, 1 << 20)
                 data = b""
                 body += piece
@@ -272,11 +272,11 @@ def decompress(r, stored):
 
 
 class Undecodable(Exception):
-    """A body with a good checksum that is not what §4 says."""
+    """A body with a good checksum that violates §4."""
 
 
 class Cursor:
-    """Reads a body from the front. Whatever would go beyond its end is Undecodable."""
+    """Reads a body from its beginning. A read beyond its end raises Undecodable."""
 
     def __init__(self, data):
         self.data, self.pos = data, 0
@@ -313,15 +313,16 @@ class Cursor:
 
 
 def signed64(n):
-    """n modulo 2^64, as a two's complement number."""
+    """Returns n modulo 2^64, as a two's complement number."""
     n &= (1 << 64) - 1
     return n - (1 << 64) if n >> 63 else n
 
 
 def decode_batch(r, stored, first_index):
-    """The messages of a batch, one after the other: all together may take much more than the body (§5). Indexes count from first_index.
+    """Yields the messages of a batch one by one: together they may take much more memory than the body (§5). Indexes start at
+    first_index.
 
-    Before the first one is returned, all have been decoded once, so that none is returned of a batch that is Undecodable.
+    All messages are decoded once before the first one is yielded, so that an Undecodable batch yields none.
     """
     body = decompress(r, stored)
     for _ in decode_messages(r, body, first_index):
@@ -362,7 +363,7 @@ def decode_messages(r, body, first_index):
 
 
 def decode_fence(body):
-    """The tags of a fence that are known, for people."""
+    """Returns the known tags of a fence, for display."""
     found, c = {}, Cursor(body)
     while not c.at_end():
         tag, length = c.u8(), c.u8()
@@ -377,7 +378,7 @@ def decode_fence(body):
 
 
 def printable(raw):
-    """Text that is safe for a terminal."""
+    """Returns text that is safe for a terminal."""
     text = raw.decode("utf-8", "surrogateescape")
     return "".join("?" if c < " " or c == "\x7f" else "\ufffd" if "\udc80" <= c <= "\udcff" else c for c in text)
 
@@ -386,7 +387,7 @@ OpenBody = collections.namedtuple("OpenBody", "accepted_end fence_off prev_check
 
 
 def decode_open(body, offset):
-    """The body of the open record at an offset, which is behind its own fence."""
+    """Returns the body of the open record at an offset, which is after its own fence."""
     if len(body) < 32:
         raise Undecodable("the body of the open record has %d bytes" % len(body))
     o = OpenBody(*struct.unpack_from("<QQQQ", body))  # more may follow in later minor versions
@@ -429,34 +430,34 @@ def decode_seal(body):
 
 CLOSED, FENCED, OPENED = "closed", "fenced", "open"
 
-# What Scan.run yields, in file order:
+# Scan.run yields, in file order:
 Accepted = collections.namedtuple("Accepted", "record first_index void")  # void: range before the fence of an open record
-Damaged = collections.namedtuple("Damaged", "error")                      # the scan goes on behind the damage
+Damaged = collections.namedtuple("Damaged", "error")                      # the scan continues after the damage
 Rest = collections.namedtuple("Rest", "offset end")                       # [end, limit) at the end, if not empty
 
 
 class Scan:
-    """Runs §6 over the bytes of a file. The names are those of the pseudocode."""
+    """Runs §6 over the bytes of a file. It uses the names of the pseudocode."""
 
     def __init__(self, data):
-        self.data = data                          # the file as it was when we looked: everything below the limit
+        self.data = data                          # the file up to the limit, its size when it was opened
         self.limit = len(data)
         self.header = parse_file_header(data[:HEADER_LEN])
         self.marker = self.header.sync_marker
         self.crc = Checksum(self.header.file_id)
         self.phase, self.sealed, self.epoch, self.session = CLOSED, False, 0, None
         self.fence_off = None                     # offset of the last accepted fence
-        self.pending = None                       # a Damage that the next open record may know more about
-        self.stop = None                          # where the first search since the last accepted record, not a fence, began
-        self.lost = 0                             # the highest base_index of the headers that have proved damage since then
+        self.pending = None                       # a Damage that the next open record may describe more precisely
+        self.stop = None                          # where the first search since the last accepted record that is not a fence began
+        self.lost = 0                             # the highest base_index of the headers that proved damage since then
         self.next, self.chain, self.end = self.header.first_index, 0, 4096
 
-    # --- one position by itself
+    # --- one position in isolation
 
     def header_at(self, p):
-        """The record header at p: its magic fits, head_crc is good, offset = p, and it is in range. Otherwise None.
+        """Returns the record header at p if its magic matches, head_crc is good, offset = p, and it is in range; otherwise None.
 
-        head_crc is checked before any other field is looked at.
+        head_crc is checked before any other field is used.
         """
         anchor = self.data[p:p + 16] == self.marker
         at = p + 16 if anchor else p
@@ -472,7 +473,7 @@ class Scan:
         return r if r.offset == p and in_range(r) else None
 
     def complete(self, r):
-        """The rest of being whole: the record ends at or below the limit, and body_crc is good."""
+        """Checks the other conditions of a whole record: it ends at or below the limit, and body_crc is good."""
         return r.end <= self.limit and self.crc(self.data[r.head_at + 96:r.end]) == r.body_crc
 
     def whole(self, p):
@@ -484,16 +485,16 @@ class Scan:
         return self.data[start:start + r.stored_len]
 
     def open_body(self, r):
-        """The body of an open record; None if it is another record, or contradicts itself."""
+        """Returns the body of an open record; None if the record is of another kind, or its body contradicts itself."""
         try:
             return decode_open(self.body(r), r.offset) if r.magic == OPEN else None
         except Undecodable:
             return None
 
     def positions(self, p):
-        """All q >= p, multiples of 8, at which a header could be: where the marker or a batch's magic stands."""
+        """Yields all q >= p, multiples of 8, at which a header could be: the positions of the marker or a batch's magic."""
         p = p + 7 & ~7
-        batch = anchor = p - 1                    # the next occurrence of each, once at or above p
+        batch = anchor = p - 1                    # the next occurrence of each; below p: must be searched
         while True:
             if -1 < batch < p:
                 batch = self.data.find(BATCH, p)
@@ -522,7 +523,7 @@ class Scan:
             p = r.end
 
     def accept_if_fits(self, r):
-        """fits(r) and accept(r)."""
+        """Implements fits(r) and accept(r)."""
         if r.magic == FENCE:
             if r.epoch <= self.epoch:
                 return False
@@ -540,7 +541,7 @@ class Scan:
                 return False
             void = None
             damages = self.compare(r, body)
-            yield from map(Damaged, damages)      # no byte is reported as damaged and as void
+            yield from map(Damaged, damages)      # no byte is reported both as damaged and as void
             if not damages and body.accepted_end < body.fence_off:
                 void = (body.accepted_end, body.fence_off)
             self.pending = None
@@ -559,8 +560,8 @@ class Scan:
         return True
 
     def decode(self, r, first_index):
-        """What the body of an accepted record says. Raises Damage or TooNew."""
-        # §8: a reserved bit or an unknown codec is a newer version's. It matters here only: what is accepted does not depend
+        """Decodes the body of an accepted record. Raises Damage or TooNew."""
+        # §8: a newer version set a reserved bit or an unknown codec. That matters only here: acceptance does not depend
         # on the bodies of batches.
         if r.magic == BATCH and (r.flags & 0xFFF0 or r.codec not in (NONE, ZSTD)):
             raise TooNew("the batch at %d needs a newer reader: flags %#x" % (r.offset, r.flags))
@@ -577,7 +578,7 @@ class Scan:
                          "damaged before the checksum was computed: %s" % e) from None
 
     def compare(self, r, body):
-        """An open record that fits, against what was found before its fence. An empty list: all equal."""
+        """Compares an open record that fits with what was found before its fence. Returns damages; none if all is equal."""
         if body.accepted_end > self.end or r.base_index > self.next:
             end = max(body.accepted_end, self.end, self.pending.end if self.pending else 0)
             return [Damage(self.end, end, self.next, max(self.next, r.base_index), "the next writer found valid records that are not there")]
@@ -590,15 +591,15 @@ class Scan:
         return found + ([self.pending] if self.pending else [])
 
     def search(self, bad):
-        """The region ends at bad. Returns the record to go on with; None: there is none.
+        """The region ends at bad. Returns the record to continue with, or None.
 
-        Damage in front of a fence or an open record is not reported at once: the open record will be compared with what
-        was found, and that can tell exactly which bytes and messages were lost. Until then it is pending.
+        Damage before a fence or an open record is not reported at once: it is pending until the open record is compared
+        with what was found, because that can tell exactly which bytes and messages were lost.
         """
         if self.stop is None:
             self.stop = bad
         proof = None                              # the first header that proves damage
-        proved = 0                                # how far the records of such headers reach
+        proved = 0                                # the highest end of the records of such headers
         for q in self.positions(bad):
             r = self.header_at(q)
             if r is None:
@@ -640,22 +641,22 @@ class Scan:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# cat: the same output as `fencepost cat`: byte for byte, and as JSON the same values, of which fencepost escapes more characters
+# cat: the same output as `fencepost cat`: byte for byte, and in JSON the same values, in which fencepost escapes more characters
 
-# In Go's encoding/json <, >, & and the line separators are escaped, too. A byte that is not UTF-8 becomes \ufffd; decoding
-# with surrogateescape makes it one of the code points DC80 to DCFF, which do not occur otherwise.
+# Go's encoding/json also escapes <, >, & and the line separators. A byte that is not UTF-8 becomes \ufffd; decoding
+# with surrogateescape turns it into one of the code points DC80 to DCFF, which do not occur otherwise.
 _ESCAPES = {c: "\\u%04x" % c for c in [*range(0x20), ord("<"), ord(">"), ord("&"), 0x2028, 0x2029]}
 _ESCAPES.update({ord('"'): '\\"', ord("\\"): "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
 _ESCAPES.update({0xDC00 + byte: "\\ufffd" for byte in range(0x80, 0x100)})
 
 
 def go_string(raw):
-    """A JSON string as Go's encoding/json writes it."""
+    """Returns a JSON string as Go's encoding/json writes it."""
     return '"%s"' % raw.decode("utf-8", "surrogateescape").translate(_ESCAPES)
 
 
 def go_time(ns):
-    """RFC 3339 in UTC, with as many digits of the second's fraction as it takes."""
+    """Returns a time as RFC 3339 in UTC, with as many fractional digits of the second as needed."""
     seconds, fraction = divmod(ns, 10**9)
     text = (datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)).isoformat()
     return text + (".%09d" % fraction).rstrip("0").rstrip(".") + "Z"
@@ -665,7 +666,7 @@ _TO_BASE32HEX = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"012345678
 
 
 def id_text(ident):
-    """Message IDs, which have 20 bytes, in base32hex; others in hex."""
+    """Returns an ID of 20 bytes, such as those of Fencepost's queues, in base32hex, and any other ID in hex."""
     if len(ident) == 20:
         return base64.b32encode(ident).translate(_TO_BASE32HEX).decode("ascii")
     return ident.hex()
@@ -676,7 +677,7 @@ def json_line(m):
     if m.kind == AFTER_GAP:
         fields.append('"after_gap":true')
     if m.headers:
-        # A key that occurs twice has its last value. Go sorts by the bytes of the keys.
+        # A duplicate key has its last value. Go sorts by the bytes of the keys.
         headers = ",".join("%s:%s" % (go_string(k), go_string(v)) for k, v in sorted(dict(m.headers).items()))
         fields.append('"headers":{%s}' % headers)
     try:
@@ -696,7 +697,7 @@ FORMATS = {
 
 
 def cat(data, fmt, out, until=None):
-    """Prints the messages below index until, up to the first damage, which it raises. Skipped and lost records are not messages."""
+    """Prints the messages below index until, up to the first damage, which it raises. Skipped and lost entries are not messages."""
     scan = Scan(data)
     if until is not None and until <= scan.header.first_index:
         return                                    # §7: a later file has all of them
@@ -705,7 +706,7 @@ def cat(data, fmt, out, until=None):
             raise event.error
         if not isinstance(event, Accepted):
             continue
-        messages = scan.decode(event.record, event.first_index)  # of any record: its body may be damaged
+        messages = scan.decode(event.record, event.first_index)  # for every record: its body may be damaged
         if event.record.magic == BATCH:
             for m in messages:
                 if m.kind not in (SKIPPED, LOST) and (until is None or m.index < until):
@@ -716,7 +717,7 @@ def cat(data, fmt, out, until=None):
 # verify
 
 def verify(data, path):
-    """What is in the file, as a dict. Fields that `fencepost verify --json` has too mean the same there."""
+    """Returns the contents of the file as a dict. Fields that `fencepost verify --json` also has mean the same there."""
     report = {"file": path, "ok": False}
     try:
         scan = Scan(data)
@@ -727,12 +728,12 @@ def verify(data, path):
     durable_end = 4096
     void, torn, regions, checkpoints, errors, remarks = [], None, [], [], [], []
     sealed = None
-    last_anchor = last_checkpoint = 0             # offsets of the latest open or checkpoint record, and checkpoint
+    last_anchor = last_checkpoint = 0             # offset of the latest open or checkpoint record; of the latest checkpoint
     since = {}                                    # batches since the last checkpoint: offset to (index, time)
     latest = -1 << 63                             # the highest time of an entry
 
     def expect(r, what, found, wanted):
-        """Fields that acceptance does not depend on should be right all the same."""
+        """Adds a remark if a field that acceptance does not depend on is wrong."""
         if found != wanted:
             remarks.append("record at %d: %s is %r, expected %r" % (r.offset, what, found, wanted))
 
@@ -749,10 +750,10 @@ def verify(data, path):
             body = scan.decode(r, event.first_index)
         except Stop as e:
             errors.append(e)
-            body = None                           # accepted all the same: acceptance does not look into bodies
+            body = None                           # accepted nevertheless: acceptance does not depend on bodies
 
-        # Regions: what one writer wrote.
-        if r.magic == FENCE or not regions or regions[-1]["epoch"] != r.epoch:  # the latter: its fence is damaged
+        # Regions: the records of one writer.
+        if r.magic == FENCE or not regions or regions[-1]["epoch"] != r.epoch:  # the latter if its fence is damaged
             holder = body if r.magic == FENCE and body else {}
             regions.append({
                 "epoch": r.epoch, "session": "%016x" % r.session, "holder": holder.get("holder", ""),
@@ -773,7 +774,7 @@ def verify(data, path):
         if r.magic == BATCH:
             batches += 1
             first_time = r.base_time
-            for m in body or []:                  # of a batch that cannot be decoded, none
+            for m in body or []:                  # none if the batch is undecodable
                 if m.index == event.first_index:
                     first_time = m.time
                 latest = max(latest, m.time)
@@ -813,7 +814,7 @@ def verify(data, path):
 
     codes = [e.code for e in errors]
     report.update({
-        # §8: who does not know everything in a file can say neither that it is healthy nor that it is damaged.
+        # §8: a reader that does not know every feature in a file can call it neither healthy nor damaged.
         "ok": not errors, "exit": EXIT_OK if not errors else EXIT_FAILED if EXIT_FAILED in codes else EXIT_INTEGRITY,
         "type": h.type, "schema": h.schema, "file_id": h.file_id.hex(), "generation": h.generation,
         "messages": records - skipped - lost, "first_index": h.first_index, "next_index": scan.next,
@@ -834,16 +835,16 @@ def describe(e):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# §7 The files of a type, against each other
+# §7 The files of a type, checked against each other
 
 NAME_PATTERN = re.compile(r"([a-z0-9][a-z0-9._-]{0,63}?)(?:@([0-9]{4,}))?\.fpl\Z")
 
-# What the files beside it are checked against. header is None if it cannot be read. next: index behind its last message, None if
-# the file could not be read to its end. sealed: the body of its seal, or None.
+# The properties of a file that others are checked against. header is None if it is unreadable. next: index after its last message,
+# None if the file could not be read to its end. sealed: the body of its seal, or None.
 Link = collections.namedtuple("Link", "path generation header next sealed")
 
-# A hole, or a file that is not what it should be. Messages [lost_first, lost_next) are missing; lost_next is None: all from there on;
-# unknown: nothing tells which.
+# A hole, or a wrong file. Messages [lost_first, lost_next) are missing; all from lost_first on if lost_next is None; unknown ones
+# if unknown is true.
 Break = collections.namedtuple("Break", "path generation lost_first lost_next reason unknown", defaults=(False,))
 
 
@@ -852,7 +853,7 @@ def generation_name(typ, generation):
 
 
 def parse_name(path):
-    """Type and generation as the file's name says, or None."""
+    """Returns the type and generation in the file's name, or None."""
     name = os.path.basename(path)
     found = NAME_PATTERN.match(name)
     if not found:
@@ -881,10 +882,11 @@ def read_link(path):
 
 
 def check_chain(typ, links):
-    """What is wrong between the files. Each counts as what its header says; only if that cannot be read, as what its name says."""
+    """Returns the problems between the files. Each file counts as the type and generation in its header, or in its name if the header
+    is unreadable."""
     breaks, here, elsewhere = [], {}, {}
     if len(links) == 1 and links[0].generation == 1 and links[0].header and links[0].header.type != typ:
-        return [], None, {}                       # a copy that somebody keeps under a name of its own
+        return [], None, {}                       # a copy kept under a name of its own
     for link in links:
         if link.header is None:
             here[link.generation] = link
@@ -902,10 +904,10 @@ def check_chain(typ, links):
         known = a.header is not None and b.header is not None
         ended = known and a.next is not None
         skipped = ended and a.sealed and (a.sealed.successor, a.sealed.generation) == (b.header.file_id, newer)
-        if newer > older + 1 and not skipped:     # those between were given up by the repair that made b
+        if newer > older + 1 and not skipped:     # if skipped, the repair that made b gave up the generations in between
             first, after = (a.next if a.next is not None else 0), (b.header.first_index if b.header else None)
             if ended and a.sealed and after <= first and (newer > older + 2 or a.sealed.successor == b.header.prev_file_id):
-                continue                          # a compaction replaced it: all its messages are in b
+                continue                          # a compaction replaced the generations in between: b has all their messages
             if not ended:
                 after = first
             reason = "missing" if not ended or a.sealed else "missing, and the end of generation %d" % older
@@ -945,7 +947,8 @@ def describe_link(link):
 
 
 def check_newest(last, elsewhere):
-    """The newest file that is here has no successor, or the successor is here. A writer seals first, and then names the successor."""
+    """The newest present file must have no successor, or its successor must exist. A writer seals first, and then names the
+    successor."""
     if last is None or last.sealed is None or last.sealed.generation in elsewhere:
         return []
     typ, generation = last.header.type, last.sealed.generation
@@ -970,8 +973,8 @@ def break_text(b):
 
 
 def examine_chains(paths, directories):
-    """Groups the files by directory and type. Returns path to what is wrong there, and path to the index from which on later files
-    have the messages."""
+    """Groups the files by directory and type. Returns two dicts by path: the problems of the file, and the index from which on later
+    files have the messages."""
     groups, wrong, until = {}, {}, {}
     for path in dict.fromkeys(map(os.path.normpath, paths)):
         named = parse_name(path)
@@ -1000,7 +1003,7 @@ def examine_chains(paths, directories):
 # The command line
 
 def read_file(path):
-    """The bytes of a file, mapped. What is appended to it later is not seen."""
+    """Maps a file into memory. Bytes appended later are not visible."""
     with open(path, "rb") as f:
         info = os.fstat(f.fileno())
         if not stat.S_ISREG(info.st_mode):
@@ -1066,7 +1069,7 @@ def run_file(args, path, breaks, until, out, err):
 
 def run_batch(commands, out):
     """Runs many commands in one process, for tests. Each line of stdin is a JSON list of arguments; each line of stdout
-    is the outcome of one: {"exit": …, "stdout": base64, "stderr": text}."""
+    is the outcome of one command: {"exit": …, "stdout": base64, "stderr": text}."""
     for line in commands:
         stdout, stderr = io.BytesIO(), io.StringIO()
         code = run(parser().parse_args(json.loads(line)), stdout, stderr)
@@ -1096,7 +1099,7 @@ def main():
             code = run(args, sys.stdout.buffer, sys.stderr)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:                       # whoever read our output has enough
+    except BrokenPipeError:                       # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
 

@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 )
 
-// TestPythonReaderReadsSlots: the slots of each generation, one behind the other in the order of their names, are a file that
-// read_fpl.py accepts, and in it are the messages that a reader of the store finds.
+// TestPythonReaderReadsSlots: the slots of each generation, concatenated in the order of their names, are a file that
+// read_fpl.py accepts, with the messages that a reader of the store finds.
 func TestPythonReaderReadsSlots(t *testing.T) {
 	python := findPython(t)
 	t.Run("directory", func(t *testing.T) {
@@ -85,7 +85,7 @@ func readsSlots(t *testing.T, python string, store slots.Store) {
 	}
 }
 
-// export returns the slots of a generation one behind the other, as somebody would who has the bucket and FORMAT.md.
+// export returns the concatenated slots of a generation, using only the store's contents and FORMAT.md.
 func export(t *testing.T, store slots.Store, generation uint64) []byte {
 	t.Helper()
 	number := []string{"", "00000001", "00000002"}[generation]
