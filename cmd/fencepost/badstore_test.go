@@ -75,7 +75,7 @@ func TestDoctorRefusesStores(t *testing.T) {
 		fault          func(http.ResponseWriter, *http.Request) bool
 		reason, remedy string
 	}{
-		"it ignores conditions": {lie, "of 32 that created the same value at the same moment 32 were told that they succeeded", "choose another store"},
+		"it ignores conditions": {lie, "of 32 concurrent creates of the same value 32 succeeded, and exactly one must", "choose another store"},
 		"it removes objects": {func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Has("lifecycle") {
 				fmt.Fprint(w, "<LifecycleConfiguration><Rule><ID>old</ID><Status>Enabled</Status><Filter/><Expiration><Days>30</Days></Expiration></Rule></LifecycleConfiguration>")
@@ -170,7 +170,7 @@ func TestNothingIsWrittenToAStoreThatLies(t *testing.T) {
 			lies.Store(!wants)
 			before := written.Load()
 			code, out, errs := runRoot(t, command...)
-			if wrote := written.Load() > before; (code == 0) != wants || wrote != wants || !wants && !strings.Contains(errs, "32 were told that they succeeded") {
+			if wrote := written.Load() > before; (code == 0) != wants || wrote != wants || !wants && !strings.Contains(errs, "32 succeeded, and exactly one must") {
 				t.Errorf("%s, and the store lies: %v: exit code %d, it was written to: %v\n%s%s", command[0], !wants, code, wrote, out, errs)
 			}
 		}

@@ -69,7 +69,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 		{"cut, messages too", func(t *testing.T, dir string) { cut(t, name(dir, 3), 900) }, 1, false},
 		{"removed", func(t *testing.T, dir string) { remove(t, dir, 6) }, 1, false},
 		{"several removed", func(t *testing.T, dir string) { remove(t, dir, 2, 6, 7) }, 2, false},
-		{"removed behind a cut one", func(t *testing.T, dir string) { remove(t, dir, 3); cut(t, name(dir, 2), 900) }, 1, false},
+		{"removed after a cut one", func(t *testing.T, dir string) { remove(t, dir, 3); cut(t, name(dir, 2), 900) }, 1, false},
 		{"swapped", func(t *testing.T, dir string) {
 			move(t, name(dir, 2), dir+"/s")
 			move(t, name(dir, 3), name(dir, 2))
@@ -82,7 +82,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 			move(t, dir+"/s", name(dir, 4))
 		}, 3, false},
 		{"a copy", func(t *testing.T, dir string) { copyFile(t, name(dir, 2), name(dir, 3)) }, 1, false},
-		{"a copy behind the newest", func(t *testing.T, dir string) { copyFile(t, name(dir, files), name(dir, files+1)) }, 1, false},
+		{"a copy after the newest", func(t *testing.T, dir string) { copyFile(t, name(dir, files), name(dir, files+1)) }, 1, false},
 		{"a copy before the oldest", func(t *testing.T, dir string) { remove(t, dir, 1, 2); copyFile(t, name(dir, 5), name(dir, 1)) }, 1, false},
 		{"another's", func(t *testing.T, dir string) { copyFile(t, name(other, 6), name(dir, 6)) }, 2, false},
 		{"another's from one on", func(t *testing.T, dir string) {
@@ -100,7 +100,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, 0, false},
-		{"removed behind a damaged header", func(t *testing.T, dir string) {
+		{"removed after a damaged header", func(t *testing.T, dir string) {
 			remove(t, dir, 3)
 			data, err := os.ReadFile(name(dir, 2))
 			if err != nil {
@@ -117,10 +117,10 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 			remove(t, dir, files)
 			giveUp(t, dir, storage.Entry{FileID: lost.FileID, Generation: files, DurableIndex: lost.First})
 		}, 0, false},
-		{"later ones given up behind an old copy", func(t *testing.T, dir string) {
+		{"later ones given up after an old copy", func(t *testing.T, dir string) {
 			giveUp(t, dir, storage.Entry{FileID: storage.FileID{1}, Generation: files + 2})
 		}, 0, false},
-		{"the next one given up behind an old copy", func(t *testing.T, dir string) {
+		{"the next one given up after an old copy", func(t *testing.T, dir string) {
 			giveUp(t, dir, storage.Entry{FileID: storage.FileID{1}, Generation: files + 1})
 			remove(t, dir, 6)
 		}, 1, false},

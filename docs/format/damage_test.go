@@ -455,7 +455,7 @@ func forge(r *rand.Rand, c []byte) ([]byte, string) {
 	}
 	reseal(c, rec)
 	if r.IntN(2) == 0 {
-		what += ", all behind it continue from it"
+		what += ", all after it continue from it"
 		for k := i + 1; k < len(rs); k++ {
 			if next, before := c[rs[k].head:], c[rs[k-1].head:]; rs[k].magic != "FPF1" && rs[k-1].magic != "FPF1" {
 				le.PutUint64(next[64:], uint64(le.Uint32(before[88:]))<<32|uint64(le.Uint32(before[4:])))

@@ -597,12 +597,12 @@ func fencedFile(t testing.TB) []byte {
 		}
 		return nil
 	}))
-	w.fails(one.Append(w.messages(3)), "appending behind the fence of epoch 2")
+	w.fails(one.Append(w.messages(3)), "appending after the fence of epoch 2")
 	lost := w.n
 	w.n = lost - 3
 
-	// What one has just written is where two's first batch would belong, so two is dead too.
-	w.fails(two.Append(w.messages(1)), "appending behind a zombie's batch")
+	// One has just written where two's first batch would belong, so two is dead, too.
+	w.fails(two.Append(w.messages(1)), "appending after a zombie's batch")
 	w.n--
 
 	// The same between fence and open record.
@@ -610,7 +610,7 @@ func fencedFile(t testing.TB) []byte {
 	w.must(three.Append(w.messages(2)))
 	w.sync(three)
 	_, err := w.tryOpen(4, onAppend(1, func() *storagetest.Fault {
-		w.fails(three.Append(w.messages(2)), "appending behind the fence of epoch 4")
+		w.fails(three.Append(w.messages(2)), "appending after the fence of epoch 4")
 		w.n -= 2
 		return nil
 	}))
@@ -634,7 +634,7 @@ func fencedFile(t testing.TB) []byte {
 		return nil
 	}))
 	w.fails(err, "opening with a low epoch")
-	w.fails(eight.Append(w.messages(1)), "appending behind a void fence")
+	w.fails(eight.Append(w.messages(1)), "appending after a void fence")
 	w.n--
 
 	// A torn fence, which its writer repeats, and a torn open record.
@@ -651,7 +651,7 @@ func fencedFile(t testing.TB) []byte {
 	// The file ends with a fence without an open record, and a batch after it.
 	_, err = w.tryOpen(12, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Err: os.ErrDeadlineExceeded} }))
 	w.fails(err, "opening without an open record")
-	w.fails(eleven.Append(w.messages(1)), "appending behind the fence of epoch 12")
+	w.fails(eleven.Append(w.messages(1)), "appending after the fence of epoch 12")
 	return w.data()
 }
 
@@ -941,7 +941,7 @@ func blocks(name string, data []byte, n int) (states []state) {
 			what = fmt.Sprintf("those at %d", from)
 			copy(block, data[from:from+size])
 		case 3:
-			what = "zeros, as all behind them,"
+			what = "zeros, as all after them,"
 			clear(damaged[at:])
 		}
 		states = append(states, state{name: fmt.Sprintf("%s, %s in the %d bytes at %d", name, what, size, at), data: damaged})
@@ -999,7 +999,7 @@ func headers(data []byte) (states []state) {
 	put("upper case type", 104, 1, 'A')
 	put("type that starts with a dot", 104, 1, '.')
 	put("type with a newline at its end", 104+len(typ)-1, 1, '\n')
-	put("no zeros behind the schema", headerPage-8, 4, 7)
+	put("no zeros after the schema", headerPage-8, 4, 7)
 	put("sync marker of zeros", 32, 8, 0)
 	add("wrong magic, damaged", len(data), func(page []byte) { page[0] = 'x' })
 

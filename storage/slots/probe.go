@@ -45,7 +45,7 @@ func Probe(ctx context.Context, s Store) error {
 	}
 	switch _, err := f.read(name); {
 	case errors.Is(err, fs.ErrNotExist):
-		return broken("it did not return what was created a moment ago")
+		return broken("it did not return a value that was created a moment ago")
 	case err != nil:
 		return err
 	}
@@ -67,7 +67,7 @@ func Probe(ctx context.Context, s Store) error {
 	}
 	switch {
 	case len(won) != 1:
-		return broken("of %d that created the same value at the same moment %d were told that they succeeded, and one must", racers, len(won))
+		return broken("of %d concurrent creates of the same value %d succeeded, and exactly one must", racers, len(won))
 	case !bytes.Equal(there, won[0]):
 		return broken("it replaced a value that was created before")
 	case n != int64(len(there)):

@@ -81,11 +81,11 @@ func TestProbeRefusesStoresThatDoNotKeepTheirWord(t *testing.T) {
 		says string
 	}{
 		{"honest", &liar{}, ""},
-		{"it replaces", &liar{replaces: true}, "32 were told that they succeeded"},
+		{"it replaces", &liar{replaces: true}, "32 succeeded, and exactly one must"},
 		{"it replaces, but not so many at a time", &liar{replaces: true, hurried: true}, "replaced a value"},
 		{"it takes not so many at a time", &liar{hurried: true}, ""},
-		{"it refuses all", &liar{refuses: true}, "did not return what was created"},
-		{"it forgets", &liar{forgets: true}, "did not return what was created"},
+		{"it refuses all", &liar{refuses: true}, "did not return a value that was created"},
+		{"it forgets", &liar{forgets: true}, "did not return a value that was created"},
 		{"it invents", &liar{invents: true}, "was never created"},
 		{"sizes are wrong", &liar{longer: true}, "says that a value of"},
 		{"its settings are wrong", &liar{check: &slots.RefusedError{Store: "memory:", Reason: "a setting", Remedy: "change it"}}, "a setting; change it"},

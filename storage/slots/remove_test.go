@@ -43,8 +43,8 @@ func TestAnInterruptedRemovalOfALargeFile(t *testing.T) {
 	slot := func(i int) string { return endSlot(4096 + int64(i)*wideSlot) }
 	far, farther := endSlot(4096+count*wideSlot+2<<30), endSlot(4096+count*wideSlot+2<<30+wideSlot)
 	for name, test := range map[string]struct{ others, left []string }{
-		"the first slot and the seal stay":         {nil, []string{endSlot(0), slot(count - 1)}},
-		"what lies far behind the seal is no seal": {[]string{far, farther}, []string{endSlot(0), slot(count - 1), farther}},
+		"the first slot and the seal stay":     {nil, []string{endSlot(0), slot(count - 1)}},
+		"a slot far after the seal is no seal": {[]string{far, farther}, []string{endSlot(0), slot(count - 1), farther}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mem, fail := slotstest.NewMem(64<<20), true

@@ -21,7 +21,7 @@ func (b *Backend) files(t *testing.T) {
 		name string
 		test func(*testing.T, *Backend)
 	}{
-		{"appends go to the end", appendsGoToTheEnd}, {"what is durable is read by others", durableIsRead}, {"reads", reads}, {"large appends", largeAppends},
+		{"appends go to the end", appendsGoToTheEnd}, {"durable bytes are read by others", durableIsRead}, {"reads", reads}, {"large appends", largeAppends},
 		{"a writer that was overtaken", overtaken}, {"many writers", manyWriters}, {"readers beside a writer", readersBesideAWriter},
 		{"names are taken once", namesAreTakenOnce}, {"listings", listings}, {"old files", oldFiles}, {"modes", modes}, {"identity", identity},
 		{"the end of a process", endOfAProcess}, {"power failure", powerFailure}, {"a local disk", localDisk},

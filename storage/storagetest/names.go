@@ -19,10 +19,10 @@ func namesAreTakenOnce(t *testing.T, b *Backend) {
 	p := b.place(t)
 	fsys, name := p.fs(), filepath.Join(p.Dir, storage.FileName(oracle.Type))
 	if _, err := fsys.Open(name, storage.ModeRead); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("open what is not there: %v", err)
+		t.Errorf("open a missing file: %v", err)
 	}
 	if _, err := fsys.Stat(name); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("stat what is not there: %v", err)
+		t.Errorf("stat a missing file: %v", err)
 	}
 	const makers = 6
 	var mu sync.Mutex

@@ -94,7 +94,7 @@ func TestWorkerRefusesAStoreThatDoesNotKeepItsWord(t *testing.T) {
 	if code := w.end(t); code != cli.ExitFailed {
 		t.Errorf("exit code %d", code)
 	}
-	if log := w.String(); !strings.Contains(log, "error: mongodb://"+s.Addr()+"/files: of 32 that created the same value at the same moment 32 were told that they succeeded") ||
+	if log := w.String(); !strings.Contains(log, "error: mongodb://"+s.Addr()+"/files: of 32 concurrent creates of the same value 32 succeeded, and exactly one must") ||
 		strings.Contains(log, "worker started") {
 		t.Error("it should be refused, and say why")
 	}

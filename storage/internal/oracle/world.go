@@ -340,7 +340,7 @@ func (x *World) Contents(fsys storage.FS) (map[int]uint64, error) {
 	var seal *storage.SealedError
 	for i, path := range paths {
 		if seal == nil && i > 0 {
-			return nil, Violated("%s is not sealed, and %s is behind it", paths[i-1], path)
+			return nil, Violated("%s is not sealed, and %s follows it", paths[i-1], path)
 		}
 		if seal, err = x.checkFile(fsys, path, seal, at); err != nil {
 			return nil, err
@@ -406,7 +406,7 @@ func (x *World) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 		case string(rec.Payload) != string(Message(n).Payload) || rec.Time != Message(n).Time:
 			return nil, Violated("record %d, message %d, has another payload or time", i, n)
 		case n <= last:
-			return nil, Violated("message %d is behind message %d", n, last)
+			return nil, Violated("message %d comes after message %d", n, last)
 		}
 		if before, ok := at[n]; ok && before != i {
 			return nil, Violated("message %d is at %d, and at %d in the file before", n, i, before)

@@ -21,7 +21,7 @@ func Run(t *testing.T, open func(t *testing.T) slots.Store) {
 		name string
 		run  func(*testing.T, slots.Store, func(*testing.T) slots.Store)
 	}{
-		{"values", values}, {"the first value stays", firstStays}, {"what is not there", absent}, {"large values", large}, {"racers", race},
+		{"values", values}, {"the first value stays", firstStays}, {"missing values", absent}, {"large values", large}, {"racers", race},
 		{"listings", listings}, {"parts of listings", parts}, {"many values", many}, {"folders", folders}, {"delete", deletes}, {"a context that ended", ended}, {"probe", probe},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open(t), open) })
@@ -253,7 +253,7 @@ func deletes(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	must(t, s.Delete(ctx, "delete/a"))
 	must(t, s.Delete(ctx, "delete/a"))
 	if _, err := s.Read(ctx, "delete/a"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("read what was deleted: %v", err)
+		t.Errorf("read a deleted value: %v", err)
 	}
 	must(t, s.Create(ctx, "delete/a", []byte("three")))
 	for name, want := range map[string]string{"delete/a": "three", "delete/b": "two"} {
