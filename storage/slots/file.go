@@ -93,7 +93,7 @@ func (f *file) Append(p []byte) (int, int64, error) {
 func (f *file) tail() int64 { return f.end + int64(len(f.going)+len(f.kept)) }
 
 // Datasync implements storage.File: it creates slots from the kept bytes. Bytes appended
-// meanwhile wait for the next call, which creates one slot from them.
+// meanwhile wait for the next call, and then share one slot.
 func (f *file) Datasync() error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
@@ -150,7 +150,7 @@ func (f *file) refresh() error {
 	return f.take(f.fs.offsets(f.folder, entries), later{})
 }
 
-// take replaces the known slots of the file by those of a listing, except for the slots of l, which are listed later, and finds the end.
+// take merges the slots of a listing with the known ones, and finds the end of the file. The slots of l are listed later.
 func (f *file) take(pieces []piece, l later) error {
 	f.mu.Lock()
 	// A listing may lack slots that are known already.

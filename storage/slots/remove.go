@@ -22,9 +22,9 @@ import (
 //	orders/00000001/3f2a9c0d11e4b7a6/…     deleted, except the first slot, slots that begin with a fence, and the slot with the seal
 //	orders/generations/00000001-swept      created last: nothing is left to delete
 //
-// If a writer with its fence in the file creates a slot, the slot of that name is either its own or begins with another writer's
-// fence: slots are only created at the end, and after its own fence a writer knows everything before the end. A writer that is
-// about to fence queries the registry again after its fence, which by then names another file.
+// A writer with its fence in the file may find the slot that it creates taken. That slot is then its own, or begins with another
+// writer's fence: slots are only created at the end, and after its own fence a writer knows everything before the end. A writer that
+// is about to fence queries the registry again after its fence, which by then names another file.
 
 const (
 	removedSuffix = "-removed"

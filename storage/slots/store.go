@@ -60,7 +60,7 @@ type Costly interface {
 type Ordered interface {
 	// Count returns about how many values List would return, without reading the values.
 	Count(ctx context.Context, folder string) (int, error)
-	// Last returns the last of the values that List would return, or the zero Entry if there is none.
+	// Last returns the last of the values that List would return, or an Entry without a name if there is none.
 	Last(ctx context.Context, folder string) (Entry, error)
 	// Between returns the values of List with from <= name < to; an empty to is after all names. If n is not 0, it returns only the
 	// first n of them.
