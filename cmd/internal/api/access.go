@@ -18,7 +18,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// scope is what a client may do.
+// scope is one kind of permission.
 type scope string
 
 const (
@@ -39,31 +39,31 @@ func (c *client) mayUse(typ string) bool {
 	return c.types == nil || globs.Match(c.types, typ)
 }
 
-// token is a client, and the hash of what it has to show.
+// token is a client and the hash of the token that it must present.
 type token struct {
 	client
 	hash [sha256.Size]byte
 }
 
-// Tokens are the clients that are answered. Safe for concurrent use.
+// Tokens are the accepted tokens. Safe for concurrent use.
 type Tokens struct{ file *reloaded[[]token] }
 
-// LoadTokens reads a file of tokens, which has one at least. It is read again when it has changed: without tokens, or removed, it lets nobody in.
+// LoadTokens reads a token file, which must have at least one token. A changed file is read again; an empty or removed one admits no client.
 func LoadTokens(path string) (*Tokens, error) {
 	file, err := load(func(texts [][]byte) ([]token, error) { return parseTokens(texts[0]) }, path)
 	if err == nil && len(file.value) == 0 {
-		err = fmt.Errorf("%s: there is no token in it", path)
+		err = fmt.Errorf("%s contains no token", path)
 	}
 	file.none = func(tokens []token) string {
 		if len(tokens) > 0 {
 			return ""
 		}
-		return "there is no token in the file any more: every request gets 401 until there is one"
+		return "the file no longer contains a token: every request gets 401 until it does"
 	}
 	return &Tokens{file}, err
 }
 
-// NewToken returns a new random token, and the line for the file of tokens that lets it in.
+// NewToken returns a new random token, and the line that admits it in a token file.
 func NewToken(name string, scopes, types []string) (secret, line string, err error) {
 	secret = "fpt_" + base64.RawURLEncoding.EncodeToString(random(32))
 	hash := sha256.Sum256([]byte(secret))
@@ -73,7 +73,7 @@ func NewToken(name string, scopes, types []string) (secret, line string, err err
 	}
 	line = strings.Join(fields, " ")
 	if len(strings.Fields(line)) != len(fields) {
-		return "", "", errors.New("names, scopes and types have no spaces, and are not empty")
+		return "", "", errors.New("names, scopes and types must not be empty or contain spaces")
 	}
 	tokens, err := parseTokens([]byte(line))
 	if err == nil && len(tokens) == 0 {
@@ -88,7 +88,7 @@ func random(n int) []byte {
 	return b
 }
 
-// parseTokens reads lines of name, SHA-256 of the token in hex, scopes, and types if not all are meant.
+// parseTokens reads lines of name, SHA-256 of the token in hex, scopes and, unless all types are meant, types.
 func parseTokens(text []byte) (tokens []token, err error) {
 	in := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; in.Scan(); n++ {
@@ -96,7 +96,7 @@ func parseTokens(text []byte) (tokens []token, err error) {
 		if len(fields) == 0 || fields[0][0] == '#' {
 			continue
 		}
-		// rule: no error tells what a line says: it may be a token itself.
+		// rule: no error quotes a line: it may be a token itself.
 		if len(fields) != 3 && len(fields) != 4 {
 			return nil, fmt.Errorf("line %d does not have 3 or 4 fields: name, SHA-256 of the token, scopes, and types if not all are meant", n)
 		}
@@ -121,16 +121,16 @@ func parseTokens(text []byte) (tokens []token, err error) {
 			}
 		}
 		if slices.ContainsFunc(tokens, func(o token) bool { return o.name == t.name && o.hash == t.hash }) {
-			return nil, fmt.Errorf("line %d says again what an earlier one says; leave one of them", n)
+			return nil, fmt.Errorf("line %d repeats an earlier line; remove one of them", n)
 		}
 		tokens = append(tokens, t)
 	}
 	return tokens, in.Err()
 }
 
-// Access says which requests are answered. The zero value answers all.
+// Access decides which requests are answered. The zero value admits all.
 type Access struct {
-	Tokens *Tokens // one of these has to be shown; nil: none
+	Tokens *Tokens // each request must present one of these; nil: no token required
 	TLS    *TLS    // nil: plain HTTP
 }
 
@@ -143,7 +143,7 @@ func (a *Access) logTo(log zerolog.Logger) {
 	}
 }
 
-// client returns the sender of a request, nil if the request must not be answered.
+// client returns the sender of a request, or nil if the request must be refused.
 func (a *Access) client(r *http.Request) *client {
 	if a.Tokens == nil {
 		c := &client{}
@@ -159,7 +159,7 @@ func (a *Access) client(r *http.Request) *client {
 	hash := sha256.Sum256([]byte(strings.TrimSpace(secret)))
 	var found *client
 	for _, t := range a.Tokens.file.get() {
-		// rule: how long it takes does not tell how much of a token is right: hashes are compared, all of them and each as a whole.
+		// rule: the time taken does not reveal how much of a token is right: hashes are compared, all of them and each in full.
 		if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1 {
 			found = &t.client
 		}

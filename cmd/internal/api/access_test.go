@@ -181,7 +181,7 @@ func TestRevokedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the log tells of the broken file", func() bool {
-		return ask(secret["shop"]) == 200 && strings.Contains(s.log.String(), "cannot be used; what it said before still holds")
+		return ask(secret["shop"]) == 200 && strings.Contains(s.log.String(), "is invalid; its previous content stays in effect")
 	})
 	other := tokens(t, path, [3]string{"other", "publish,read", ""})
 	until(t, "the new token is taken", func() bool { return ask(other["other"]) == 200 })
@@ -228,7 +228,7 @@ func TestLastTokenIsRevoked(t *testing.T) {
 			if e := tail.next(); e.event != "problem" || !strings.Contains(e.data, "revoked") {
 				t.Errorf("%+v", e)
 			}
-			if n := strings.Count(s.log.String(), "there is no token in the file any more"); n < 1 || n > 2 { // 2: the file was seen half written
+			if n := strings.Count(s.log.String(), "the file no longer contains a token"); n < 1 || n > 2 { // 2: the file was seen half written
 				t.Errorf("the log tells %d times that nobody comes in:\n%s", n, s.log)
 			}
 			if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -24,14 +24,14 @@ import (
 type Options struct {
 	Backend        *fencepost.Backend
 	Files          chain.Files
-	Poll           time.Duration // how often a tail looks for more in them
+	Poll           time.Duration // how often a tail polls them for new records
 	Access         Access
-	Hosts          []string      // names under which it may be asked for, in addition to those that package ops knows
-	Wait           time.Duration // for the outcome of a message; then it is withdrawn, or unknown
-	ClientTimeout  time.Duration // that a client may keep the server waiting, while it sends or takes
-	Heartbeat      time.Duration // of a tail that has nothing to send: a comment, so that both sides notice when the other one is gone
-	MaxConnections int           // with requests under way, beside a few for probes
-	CountUpTo      int           // messages of a type that are counted
+	Hosts          []string      // host names accepted in requests, in addition to those that package ops accepts
+	Wait           time.Duration // longest wait for the outcome of a message; then it is withdrawn, or its outcome is unknown
+	ClientTimeout  time.Duration // how long a client may keep the server waiting while it sends a request or receives a response
+	Heartbeat      time.Duration // interval of the comments that an idle tail sends, so that each side notices when the other is gone
+	MaxConnections int           // connections with requests in progress, not counting a few reserved for probes
+	CountUpTo      int           // largest backlog that is counted exactly
 	Log            zerolog.Logger
 }
 
@@ -41,12 +41,12 @@ type Server struct {
 	publisher *queue.Publisher
 	routes    []route
 	metrics   *metrics
-	large     chan struct{} // places for large bodies
+	large     chan struct{} // semaphore for large bodies
 	readers   chan struct{}
 	tails     chan struct{}
 	ready     readiness
 
-	stopped context.Context // ends tails, and the reading of more lines
+	stopped context.Context // when done, tails end and no more lines are read
 	stop    context.CancelFunc
 
 	mu       sync.Mutex
@@ -54,13 +54,13 @@ type Server struct {
 	inFlight sync.WaitGroup
 }
 
-// New returns a server, which has a publisher of its own until Close. ctx bounds only the start.
+// New returns a server with its own publisher, which Close closes. ctx bounds only New.
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{o: o, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
 	s.o.Access.logTo(o.Log)
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	var err error
-	// A batch is given up before its request times out, so that a certain refusal is reported as one.
+	// A batch is abandoned before its request times out, so that a definite refusal is reported as such.
 	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1,
 		OnRepeat: func(r queue.Repeat) {
 			o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
@@ -82,14 +82,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// HTTP returns the server for a listener that was opened for host, see ops.Open.
+// HTTP returns an http.Server for a listener opened for host, see ops.Open.
 func (s *Server) HTTP(host string) *http.Server {
 	h := ops.NewServer(s.Handler(), host, s.o.Hosts)
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
-	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and answers have their own, see limits.go
+	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and responses have their own deadlines, see limits.go
 	ops.LimitConns(h, s.o.MaxConnections)
 	h.Protocols = new(http.Protocols)
-	h.Protocols.SetHTTP1(true) // and not HTTP/2, where a connection can have any number of requests under way
+	h.Protocols.SetHTTP1(true) // not HTTP/2, whose connections can have any number of requests in progress
 	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)
 	if t := s.o.Access.TLS; t != nil {
 		h.TLSConfig = t.Config()
@@ -97,11 +97,11 @@ func (s *Server) HTTP(host string) *http.Server {
 	return h
 }
 
-// lineLog takes the lines that net/http logs.
+// lineLog forwards the log lines of net/http.
 type lineLog struct{ log zerolog.Logger }
 
 func (l lineLog) Write(p []byte) (int, error) {
-	event := l.log.Debug() // clients that are gone, handshakes that failed
+	event := l.log.Debug() // disconnected clients, failed handshakes
 	if strings.Contains(string(p), "panic") {
 		event = l.log.Error()
 	}
@@ -112,7 +112,7 @@ func (l lineLog) Write(p []byte) (int, error) {
 // route is one operation.
 type route struct {
 	method, pattern string
-	scope           scope // "" is for everybody
+	scope           scope // "": no token required
 	handle          func(w *answer, r *http.Request, c *client) error
 }
 
@@ -130,7 +130,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// dispatch answers requests for a pattern, "" for one that nothing answers.
+// dispatch returns the handler of a pattern; "" handles the requests that no route matches.
 func (s *Server) dispatch(pattern string) http.HandlerFunc {
 	crossOrigin := http.NewCrossOriginProtection()
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -150,7 +150,7 @@ func (s *Server) dispatch(pattern string) http.HandlerFunc {
 	}
 }
 
-// serve answers a request, or says why not.
+// serve answers a request, or returns an error that says why not.
 func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) (*client, error) {
 	var rt *route
 	if at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method }); at >= 0 {
@@ -160,7 +160,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 		httpbody.Take(w, r)
 		return nil, rt.handle(w, r, nil)
 	}
-	// rule: a request that came before the stop is finished; one that comes later is refused.
+	// rule: a request that arrived before the stop is finished; a later one is refused.
 	if !s.enter() {
 		httpbody.Take(w, r)
 		w.Header().Set("Connection", "close")
@@ -171,7 +171,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	if err == nil && !ops.Begin(r) {
 		err = busy("too many requests under way")
 	}
-	// rule: a request that is refused holds its connection for a moment, and not for as long as a body may take: nobody knows who its client is.
+	// rule: a refused request holds its connection only briefly, not for as long as a body may take: its client may be unauthenticated.
 	if err != nil || rt.method == http.MethodGet {
 		httpbody.Take(w, r)
 	}
@@ -181,9 +181,9 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	return who, rt.handle(w, r, who)
 }
 
-// admit says who has sent a request, and why it is refused, if it is. rt is nil if no route fits.
+// admit returns the client of a request, and an error if the request is refused. rt is nil if no route matches.
 func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, crossOrigin *http.CrossOriginProtection) (*client, error) {
-	// rule: a page of another origin must not publish: a browser sends its requests from the inside, and without a token on this machine.
+	// rule: a page of another origin must not publish: the browser is inside the network, and needs no token on this machine.
 	if err := crossOrigin.Check(r); err != nil {
 		return nil, newProblem(http.StatusForbidden, "cross_origin", "publish from a program, or from a page of the same origin", "a browser sent this for a page of another origin")
 	}
@@ -208,7 +208,7 @@ func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, cr
 	return who, nil
 }
 
-// nothing says why no route fits.
+// nothing returns the error for a request that no route matches.
 func (s *Server) nothing(w *answer, r *http.Request, pattern string) error {
 	var methods []string
 	for _, rt := range s.routes {
@@ -223,7 +223,7 @@ func (s *Server) nothing(w *answer, r *http.Request, pattern string) error {
 	return newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "use "+strings.Join(methods, " or "), "the path does not take %s", printable.Short(r.Method))
 }
 
-// note logs and counts an answer.
+// note logs and counts a response.
 func (s *Server) note(r *http.Request, w *answer, pattern string, who *client, took time.Duration) {
 	s.metrics.answered(pattern, r.Method, w.status, took)
 	event := s.o.Log.Info()
@@ -237,7 +237,7 @@ func (s *Server) note(r *http.Request, w *answer, pattern string, who *client, t
 	event.Str("method", printable.Short(r.Method)).Str("path", r.URL.Path).Int("status", w.status).Int64("bytes", w.bytes).Dur("took", took).Str("from", r.RemoteAddr).Msg("request")
 }
 
-// enter begins a request, unless the server stops. inFlight.Done ends it.
+// enter registers a request in inFlight, and returns false if the server is stopping. inFlight.Done ends the request.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +254,7 @@ func (s *Server) isStopping() bool {
 	return s.stops
 }
 
-// Stop refuses new requests, ends tails, and reads no more lines. Requests under way get their answers: Close waits for them.
+// Stop refuses new requests, ends tails and stops reading lines. Requests in progress still get their responses: Close waits for them.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.stops = true
@@ -262,7 +262,7 @@ func (s *Server) Stop() {
 	s.stop()
 }
 
-// Close stops, waits for the requests under way, and then for what the publisher has in hand, until ctx ends.
+// Close calls Stop, waits for the requests in progress and then closes the publisher. ctx bounds both waits.
 func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
 	done := make(chan struct{})
@@ -271,12 +271,12 @@ func (s *Server) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		err = fmt.Errorf("requests were under way when the time for the stop was over: %w", context.Cause(ctx))
+		err = fmt.Errorf("requests were still in progress when the time to stop ran out: %w", context.Cause(ctx))
 	}
 	return errors.Join(err, s.publisher.Close(ctx))
 }
 
-// place takes a place among few, and waits for it for a while.
+// place acquires one of a few places. It waits up to placeWait.
 func (s *Server) place(ctx context.Context, among chan struct{}, what string) (leave func(), err error) {
 	timer := time.NewTimer(placeWait)
 	defer timer.Stop()

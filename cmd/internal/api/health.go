@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	askAgain    = time.Second     // after the queue was asked for its health
-	healthyIn   = 2 * time.Second // it has to answer
+	askAgain    = time.Second     // shortest interval between two health queries to the queue
+	healthyIn   = 2 * time.Second // time within which the queue must answer
 	maxScrapers = 10
 )
 
-// readiness remembers for a moment whether the queue answers: any number of probes ask it no more often.
+// readiness caches for askAgain whether the queue answers, so that the number of probes does not matter to it.
 type readiness struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -31,7 +31,7 @@ type readiness struct {
 
 func (s *Server) alive(w *answer, _ *http.Request, _ *client) error { return plain(w, nil) }
 
-// isReady says whether a message that is sent now can be stored, as far as the queue's clock tells.
+// isReady reports whether a message sent now can be stored. It checks only that the queue's clock can be read.
 func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
 	if s.isStopping() {
 		return plain(w, errors.New("stopping"))
@@ -50,7 +50,7 @@ func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
 	return plain(w, nil)
 }
 
-// plain says 200 ok, or 503 and why, in one line.
+// plain responds with 200 and ok, or with 503 and the reason, in one line.
 func plain(w *answer, err error) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if err != nil {
@@ -62,7 +62,7 @@ func plain(w *answer, err error) error {
 	return err
 }
 
-// metrics count what was answered.
+// metrics count requests and messages.
 type metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
@@ -79,7 +79,7 @@ func newMetrics() *metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fencepost_http_requests_total", Help: "Requests answered, by path, method and status."}, []string{"path", "method", "status"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fencepost_http_request_seconds", Help: "Time from the head of a request to the end of its answer.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}, []string{"path"}),
-		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fencepost_http_messages_total", Help: "Messages that requests brought, by outcome: stored, unknown or rejected. Those refused before the queue was asked do not count."}, []string{"outcome"}),
+		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fencepost_http_messages_total", Help: "Messages received, by outcome: stored, unknown or rejected. Those refused before they reached the queue are not counted."}, []string{"outcome"}),
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fencepost_http_stored_bytes_total", Help: "Payload bytes of the messages that were stored."}),
 		tails:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "fencepost_http_tails", Help: "Open tails."}),
 	}
@@ -93,7 +93,7 @@ func (m *metrics) serve(w *answer, r *http.Request, _ *client) error {
 	return nil
 }
 
-// answered counts a request. Its labels are of few values, whatever clients send.
+// answered counts a request. Its labels have few values, whatever clients send.
 func (m *metrics) answered(pattern, method string, status int, took time.Duration) {
 	if pattern == "" {
 		pattern = "other"

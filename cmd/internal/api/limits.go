@@ -8,41 +8,41 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Bounds on what one client can take from the others, and all clients together from the machine.
+// Bounds on what one client can take from the others, and on what all clients together can take from the machine.
 const (
-	headerTimeout = 5 * time.Second // to send the head of a request
-	idleTimeout   = 2 * time.Minute // between two requests of a connection
-	maxHeader     = 128 << 10       // bytes of a head: the headers of a message have 64 KiB
+	headerTimeout = 5 * time.Second // time to send the head of a request
+	idleTimeout   = 2 * time.Minute // longest pause between two requests of a connection
+	maxHeader     = 128 << 10       // bytes of a head: the headers of a message may take 64 KiB
 
-	slowestBody = 32 << 10 // bytes per second that a body has to come with, once Options.ClientTimeout is used up
+	slowestBody = 32 << 10 // bytes per second at which a body must arrive once Options.ClientTimeout is used up
 
-	maxLines    = 20_000                     // of one request
-	maxLine     = 2*queue.MaxPayload + 1<<20 // bytes: a payload in base64 or with escapes, and headers
-	chunkLines  = 1000                       // that are stored together
-	chunkBytes  = 512 << 10                  // the same, of payloads
-	roomSize    = 64 << 10                   // bytes for payloads that are taken at once
-	bufferSize  = 64 << 10                   // bytes of a body that are read at once, and of an answer that are written
-	largeBody   = 1 << 20                    // bytes of a body or line that are held without a place among largeBodies
-	largeBodies = 4                          // at a time
+	maxLines    = 20_000                     // lines of one request
+	maxLine     = 2*queue.MaxPayload + 1<<20 // bytes of one line: a payload in base64 or with escapes, and headers
+	chunkLines  = 1000                       // lines stored together
+	chunkBytes  = 512 << 10                  // payload bytes stored together
+	roomSize    = 64 << 10                   // bytes allocated for payloads at once
+	bufferSize  = 64 << 10                   // bytes of a body read at once, and of a response written at once
+	largeBody   = 1 << 20                    // bytes of a body or line above which it needs one of the largeBodies places
+	largeBodies = 4                          // large bodies held concurrently
 
-	maxReaders = 8                // answers made of files at a time
-	maxTails   = 64               // open ones
-	pageBytes  = 1 << 20          // of payloads in one answer; the last one may be larger
-	findTime   = 10 * time.Second // of a search in files
-	askTimeout = 10 * time.Second // of what one answer asks the queue
-	placeWait  = 2 * time.Second  // for a place among readers or large bodies
+	maxReaders = 8                // responses read from files concurrently
+	maxTails   = 64               // open tails
+	pageBytes  = 1 << 20          // payload bytes after which a response ends; the last payload may exceed it
+	findTime   = 10 * time.Second // longest search in files
+	askTimeout = 10 * time.Second // longest time that one response spends querying the queue
+	placeWait  = 2 * time.Second  // longest wait for a place among readers or large bodies
 )
 
-// body is the body of a request, which has to arrive in time.
+// body is the body of a request, which must arrive in time.
 type body struct {
 	r    io.Reader
 	c    *http.ResponseController
-	most time.Duration // that a client may keep the server waiting
-	left time.Duration // of it
+	most time.Duration // how long a client may keep the server waiting
+	left time.Duration // what is left of it
 	n    int64         // bytes read
 }
 
-// Read counts only the time spent waiting for the client, and not what the server takes between two reads.
+// Read counts only the time spent waiting for the client, not the time that the server takes between two reads.
 func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
 	// rule: a client that sends too slowly loses its connection.
@@ -51,12 +51,12 @@ func (b *body) Read(p []byte) (int, error) {
 	b.n += int64(n)
 	b.left = min(b.most, b.left-time.Since(began)+time.Duration(n)*time.Second/slowestBody)
 	if err == io.EOF {
-		b.c.SetReadDeadline(time.Time{}) // or net/http takes it for the end of the client
+		b.c.SetReadDeadline(time.Time{}) // net/http would take an expired deadline for a disconnected client
 	}
 	return n, err
 }
 
-// answer is a response that has to be taken in time, and knows what was answered.
+// answer is a response that the client must receive in time. It records what was sent.
 type answer struct {
 	http.ResponseWriter
 	c       *http.ResponseController
@@ -77,7 +77,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	// rule: a client that does not read its answer holds it for a while, and not for good.
+	// rule: a client that does not read its response holds it for a limited time.
 	a.c.SetWriteDeadline(time.Now().Add(a.timeout))
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)
@@ -87,7 +87,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush sends what was written.
+// Flush sends buffered data to the client.
 func (a *answer) Flush() error {
 	a.c.SetWriteDeadline(time.Now().Add(a.timeout))
 	if err := a.c.Flush(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// messages answers with durable records of a type's file, from a place on: so many, or so many bytes.
+// messages responds with durable records of a type's files, beginning at a place, up to a number of records or bytes.
 func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	n, err := limit(r, 100, 10_000)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	case r.URL.Query().Get("from") == "":
 		index = first
 	default:
-		return newProblem(http.StatusGone, "removed", fmt.Sprintf("go on with from=%d", first), "messages before %d were removed with old files", first)
+		return newProblem(http.StatusGone, "removed", fmt.Sprintf("continue with from=%d", first), "messages before %d were removed with old files", first)
 	}
 	p := &page{out: bufio.NewWriterSize(w, 64<<10), w: w, lines: wantsLines(r), next: index}
 	bytes := 0
@@ -53,10 +53,10 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	if err != nil && p.count == 0 {
 		return err
 	}
-	return p.finish() // what is wrong behind the last one is the answer to the next request
+	return p.finish() // the next request reports an error after the last record
 }
 
-// wantsLines tells whether a client asks for NDJSON.
+// wantsLines reports whether a client asks for NDJSON.
 func wantsLines(r *http.Request) bool {
 	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		if media, _, err := mime.ParseMediaType(part); err == nil && media == typeLines {
@@ -66,13 +66,13 @@ func wantsLines(r *http.Request) bool {
 	return false
 }
 
-// page writes records as they come: as one JSON object, or each on a line.
+// page writes records as they are read: as one JSON object, or each on a line.
 type page struct {
 	w     *answer
 	out   *bufio.Writer
 	lines bool
 	count int
-	next  uint64 // the index to go on with
+	next  uint64 // the index to continue with
 	end   bool
 	err   error // of writing
 }
@@ -118,11 +118,11 @@ func (p *page) finish() error {
 	return p.out.Flush()
 }
 
-// message answers with one durable record, by index or ID.
+// message responds with one durable record, by index or ID.
 func (s *Server) message(w *answer, r *http.Request, _ *client) error {
 	at, ok := cli.ParsePlace(r.PathValue("message"))
 	if !ok || !at.IsIndex && at.IDs == nil {
-		return malformed("use an index, or an ID", "the message is named by neither")
+		return malformed("use an index, or an ID", "the last part of the path is neither an index nor an ID")
 	}
 	ctx := r.Context()
 	files, index, leave, err := s.locate(ctx, r.PathValue("type"), at)
@@ -134,7 +134,7 @@ func (s *Server) message(w *answer, r *http.Request, _ *client) error {
 	if _, err = s.each(ctx, files, storage.ReaderOptions{From: index}, func(rec *storage.Record) bool {
 		if found = rec.Index == index; found {
 			w.Header().Set("Content-Type", "application/json")
-			recordjson.Write(out, rec) // Flush tells of errors
+			recordjson.Write(out, rec) // Flush returns errors
 			out.WriteByte('\n')
 		}
 		return false

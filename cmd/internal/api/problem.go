@@ -18,15 +18,15 @@ import (
 
 const codeUnknown = "unknown_outcome"
 
-// problem is an error as RFC 9457 has it (application/problem+json). Programs look at code, people read detail and remedy.
+// problem is an error in the format of RFC 9457 (application/problem+json). Code is for programs, Detail and Remedy are for people.
 type problem struct {
-	Title  string `json:"title"` // the words of the status
+	Title  string `json:"title"` // the status text
 	Status int    `json:"status"`
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 	Remedy string `json:"remedy"`
-	ID     string `json:"id,omitempty"`                  // with unknown_outcome: the message's ID if it is stored
-	Retry  int    `json:"retry_after_seconds,omitempty"` // when a repetition makes sense
+	ID     string `json:"id,omitempty"`                  // with unknown_outcome: the ID that the message has if it is stored
+	Retry  int    `json:"retry_after_seconds,omitempty"` // when a retry makes sense
 }
 
 func (p *problem) Error() string { return p.Detail + "; " + p.Remedy }
@@ -35,7 +35,7 @@ func newProblem(status int, code, remedy, format string, args ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// after says in how many seconds a repetition makes sense.
+// after sets in how many seconds a retry makes sense.
 func (p *problem) after(seconds int) *problem {
 	p.Retry = seconds
 	return p
@@ -57,14 +57,14 @@ func busy(what string) *problem {
 	return newProblem(http.StatusServiceUnavailable, "busy", "send the request again later", "the server has %s", what).after(1)
 }
 
-// problem says what an error of package queue or storage, or of a request, means to a client.
+// problem translates an error of package queue or storage, or of a request, for a client.
 func (s *Server) problem(err error) *problem {
 	var told *problem
 	text := s.clean(err)
 	switch {
 	case errors.As(err, &told):
 		return told
-	// rule: what may be stored is neither a success nor a failure.
+	// rule: a message that may be stored is reported neither as a success nor as a failure.
 	case errors.Is(err, queue.ErrUnknown):
 		return newProblem(http.StatusGatewayTimeout, codeUnknown,
 			"send it again with the Idempotency-Key that it had: the file then has it once; without a key a repetition may be stored twice, so look for the id first", "%s", text).after(5)
@@ -88,7 +88,7 @@ func (s *Server) problem(err error) *problem {
 	return newProblem(http.StatusServiceUnavailable, "unavailable", "send the request again later", "%s", text).after(5)
 }
 
-// bodyProblem says what is wrong with a body that cannot be read.
+// bodyProblem translates an error of reading a body.
 func (s *Server) bodyProblem(err error) *problem {
 	var told *problem
 	var tooLong *http.MaxBytesError
@@ -108,7 +108,7 @@ func (s *Server) bodyProblem(err error) *problem {
 
 const reference = "store the data elsewhere and publish a reference, or split it into several messages"
 
-// clean is an error without secrets, which calls files of a store by their name and the store's.
+// clean returns the text of an error without secrets, in which files of a store are named by their name and the store's.
 func (s *Server) clean(err error) string {
 	return redact.Text(cli.StoreText(err.Error(), s.o.Files.Name))
 }
@@ -121,7 +121,7 @@ func (p *problem) write(w http.ResponseWriter) {
 	printable.EncodeJSON(w, p, "")
 }
 
-// head sets the headers that go with the status.
+// head sets the headers that belong to the status.
 func (p *problem) head(w http.ResponseWriter) {
 	if p.Retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(p.Retry))

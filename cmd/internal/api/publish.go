@@ -24,18 +24,18 @@ import (
 // Media types of bodies with a message on each line. Every other body is one message.
 const (
 	typeLines    = "application/x-ndjson"                      // a line is a payload: a JSON value
-	typeMessages = "application/vnd.fencepost.messages+ndjson" // a line is a message, as in the answers of messages
+	typeMessages = "application/vnd.fencepost.messages+ndjson" // a line is a message, in the format of GET …/messages
 )
 
 // Headers of requests.
 const (
-	headerPrefix = "Fencepost-Header-" // and the name of a message's header
+	headerPrefix = "Fencepost-Header-" // followed by the name of a message header
 	headerKey    = "Idempotency-Key"
 	headerDelay  = "Fencepost-Delay"
 	headerDue    = "Fencepost-Due"
 )
 
-// envelope is what the head of a request says about its messages.
+// envelope holds the settings in the head of a request that apply to its messages.
 type envelope struct {
 	typ     string
 	headers map[string]string
@@ -44,10 +44,10 @@ type envelope struct {
 	due     time.Time
 }
 
-// publish stores the message, or the messages, of a body.
+// publish stores the message or messages of a body.
 func (s *Server) publish(w *answer, r *http.Request, _ *client) error {
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
-		// rule: nothing is unpacked: a few bytes could become any number. What has to be small is packed inside the message.
+		// rule: nothing is decompressed: a few bytes could expand to any number. A client that wants compression compresses the payload.
 		w.Header().Set("Accept-Encoding", "identity")
 		return newProblem(http.StatusUnsupportedMediaType, "unsupported_encoding", "send the body as it is, without Content-Encoding", "the body is encoded")
 	}
@@ -71,7 +71,7 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 		key, ok := strings.CutPrefix(name, headerPrefix)
 		one := ok || name == headerKey || name == headerDelay || name == headerDue
 		if one && len(values) > 1 {
-			return nil, malformed("send it once", "the header %s is there %d times", printable.Short(name), len(values))
+			return nil, malformed("send it once", "the header %s was sent %d times", printable.Short(name), len(values))
 		}
 		if ok {
 			if e.headers == nil {
@@ -103,7 +103,7 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 	return e, nil
 }
 
-// newMessage returns a message without payload, with what the head of the request says. line is 0 in a request with one message.
+// newMessage returns a message without payload, with the settings of the request's head. line is 0 in a request with one message.
 func (s *Server) newMessage(e *envelope, line int) queue.Message {
 	m := queue.Message{Type: e.typ, Headers: e.headers, Due: e.due}
 	if e.after > 0 {
@@ -111,7 +111,7 @@ func (s *Server) newMessage(e *envelope, line int) queue.Message {
 	}
 	if e.key != "" {
 		key := e.key
-		if line > 0 { // rule: the lines of a request have different keys, and the same ones when it is repeated
+		if line > 0 { // rule: the lines of a request have different keys, and a repeated request has the same keys
 			key += ":" + strconv.Itoa(line)
 		}
 		m.Headers = withHeaders(e.headers, map[string]string{queue.KeyHeader: key})
@@ -119,7 +119,7 @@ func (s *Server) newMessage(e *envelope, line int) queue.Message {
 	return m
 }
 
-// withHeaders returns headers with others in addition, or in place of those with the same name. It changes neither: messages of a request share the first ones.
+// withHeaders returns headers and others merged; others takes precedence. It changes neither: the messages of a request share headers.
 func withHeaders(headers, others map[string]string) map[string]string {
 	switch {
 	case len(headers) == 0:
@@ -132,7 +132,7 @@ func withHeaders(headers, others map[string]string) map[string]string {
 	return headers
 }
 
-// newBody returns the body of a request, which has to arrive in time.
+// newBody returns the body of a request, which must arrive in time. most bounds its bytes; 0 means no bound.
 func (s *Server) newBody(w *answer, r *http.Request, most int64) *body {
 	in := io.Reader(r.Body)
 	if most > 0 {
@@ -172,7 +172,7 @@ func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
 	}{result.ID.String()}, "")
 }
 
-// outcome is the problem of a message that is not stored for certain.
+// outcome returns the problem of a message that is not known to be stored.
 func (s *Server) outcome(r queue.Result) *problem {
 	p := s.problem(r.Err)
 	if r.Status == queue.Unknown {
@@ -181,7 +181,7 @@ func (s *Server) outcome(r queue.Result) *problem {
 	return p
 }
 
-// readBody reads a body whole. Memory for a large one is taken in turn; leave gives it back.
+// readBody reads a whole body. A large one needs one of the largeBodies places, which leave returns.
 func (s *Server) readBody(ctx context.Context, in io.Reader) (payload []byte, leave func(), err error) {
 	leave = func() {}
 	var b bytes.Buffer
@@ -200,10 +200,10 @@ func (s *Server) readBody(ctx context.Context, in io.Reader) (payload []byte, le
 	return b.Bytes(), leave, nil
 }
 
-// lineParser makes a message of a line, whose payload may be a part of it. m has what the head of the request says.
+// lineParser fills m, which has the settings of the request's head, from a line. The payload may alias the line.
 type lineParser func(line []byte, m *queue.Message) error
 
-// payloadLine takes a line as producer publish --format ndjson does.
+// payloadLine parses a line like producer publish --format ndjson.
 func payloadLine(line []byte, m *queue.Message) error {
 	if !lines.IsJSON(line) {
 		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
@@ -213,7 +213,7 @@ func payloadLine(line []byte, m *queue.Message) error {
 	return nil
 }
 
-// lineMessage is a line of fencepost cat --format json, and of this API's answers. What a file adds to a record is ignored.
+// lineMessage is a line of fencepost cat --format json, and of this API's responses. The fields that a file adds to a message are ignored.
 type lineMessage struct {
 	Payload       *string           `json:"payload"`
 	PayloadBase64 *string           `json:"payload_base64"`
@@ -227,7 +227,7 @@ type lineMessage struct {
 	AfterGap any `json:"after_gap"`
 }
 
-// messageLine takes a line with headers and a payload.
+// messageLine parses a line with headers and a payload.
 func messageLine(line []byte, m *queue.Message) error {
 	wrong := func(remedy, detail string) error {
 		return newProblem(http.StatusUnprocessableEntity, "invalid", remedy, "%s", detail)
@@ -239,12 +239,12 @@ func messageLine(line []byte, m *queue.Message) error {
 		return wrong(`write it as in {"payload":"text","headers":{"source":"shop"}}`, "the line is not a message: "+strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return wrong("put each message on a line of its own", "there is something behind the message")
+		return wrong("put each message on a line of its own", "the line continues after the message")
 	}
 	switch {
 	case (l.Payload == nil) == (l.PayloadBase64 == nil):
 		return wrong("give one of them", "a message has either payload or payload_base64")
-	// rule: a payload is stored as it was sent, or not at all: JSON would replace what is not UTF-8.
+	// rule: a payload is stored as it was sent, or not at all: the JSON decoder would replace invalid UTF-8.
 	case replaced(line, l.Payload, l.Headers):
 		return wrong("send bytes that are no UTF-8 text as payload_base64", "the line is not UTF-8 text")
 	case l.Payload != nil:
@@ -263,7 +263,7 @@ func messageLine(line []byte, m *queue.Message) error {
 	return nil
 }
 
-// replaced tells whether decoding has replaced something in a line by U+FFFD.
+// replaced reports whether decoding has replaced part of a line with U+FFFD.
 func replaced(line []byte, payload *string, headers map[string]string) bool {
 	if !utf8.Valid(line) {
 		return true

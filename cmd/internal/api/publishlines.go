@@ -15,11 +15,11 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A body of lines is stored while it comes: some lines are read, published, waited for, and then the next ones are read. So memory has a bound,
-// and a client that sends faster than the queue stores is held up by its connection. The answer begins when all is settled: its status is
-// 201 only if every line is stored.
+// A body of lines is stored while it arrives: the server reads a chunk of lines, publishes it, waits for the outcome, and reads the next chunk.
+// So memory is bounded, and its connection slows down a client that sends faster than the queue stores. The response begins after all outcomes
+// are known: its status is 201 only if every line is stored.
 
-// outcome is what became of a line.
+// outcome is the outcome of a line.
 type outcome struct {
 	line    int
 	id      queue.ID
@@ -33,11 +33,11 @@ type lineReader struct {
 	e     *envelope
 	parse lineParser
 	lines lines.Reader
-	leave func() // gives back the place of a large line; nil: it has none
-	chunk *chunk // that is read
+	leave func() // returns the place of a large line; nil: none is held
+	chunk *chunk // the chunk that is being read
 }
 
-// buffers are the memory of one request, which serves the next ones again.
+// buffers are the memory of one request, which later requests reuse.
 type buffers struct {
 	in    *bufio.Reader
 	out   *bufio.Writer
@@ -45,25 +45,25 @@ type buffers struct {
 	all   []outcome
 }
 
-// unused are the buffers that no request uses.
+// unused holds the buffers that no request is using.
 var unused = sync.Pool{New: func() any {
 	return &buffers{in: bufio.NewReaderSize(nil, bufferSize), out: bufio.NewWriterSize(nil, bufferSize)}
 }}
 
-// release is called when the request has its answer.
+// release is called after the response is written.
 func (b *buffers) release() {
 	b.in.Reset(nil)
 	b.out.Reset(nil)
-	b.chunk.reset() // it may have messages yet, if the request ended in a panic
+	b.chunk.reset() // it may still have messages if the request panicked
 	clear(b.all)
 	b.all = b.all[:0]
 	unused.Put(b)
 }
 
-// chunk is what some lines say that are stored together. The publisher copies it, so the memory serves again.
+// chunk holds the messages of lines that are stored together. The publisher copies them, so the memory is reused.
 type chunk struct {
 	msgs    []queue.Message
-	numbers []int  // of their lines
+	numbers []int  // their line numbers
 	room    []byte // for payloads
 }
 
@@ -73,9 +73,9 @@ func (c *chunk) reset() {
 	c.msgs, c.numbers, c.room = c.msgs[:0], c.numbers[:0], c.room[:0]
 }
 
-// keep copies a payload, which may be a part of a line, to where it stays until the chunk is stored.
+// keep copies a payload, which may alias a line, into memory that stays valid until the chunk is stored.
 func (c *chunk) keep(payload []byte) []byte {
-	if cap(c.room)-len(c.room) < len(payload) { // payloads before stay where they are
+	if cap(c.room)-len(c.room) < len(payload) { // earlier payloads stay where they are
 		c.room = make([]byte, 0, max(len(payload), roomSize, min(2*cap(c.room), chunkBytes)))
 	}
 	at := len(c.room)
@@ -85,7 +85,7 @@ func (c *chunk) keep(payload []byte) []byte {
 
 // publishLines stores each line of a body as a message.
 func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lineParser) error {
-	if _, there := e.headers[queue.KeyHeader]; there { // rule: no key is that of every line: one of them would be in the file
+	if _, there := e.headers[queue.KeyHeader]; there { // rule: lines never share one key: only one of them would reach the file
 		return malformed("use "+headerKey+": each line gets a key of its own from it", "%s%s would be the key of every line", headerPrefix, headerKey)
 	}
 	b := unused.Get().(*buffers)
@@ -95,7 +95,7 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 	in.lines = lines.Reader{R: b.in, Max: maxLine, Grow: in.grow}
 	for {
 		end := in.fill(len(b.all))
-		// Lines that were read whole are stored, even if the client is gone before the end of the body.
+		// Lines read completely are stored even if the client disconnects before the end of the body.
 		var failed bool
 		b.all, failed = s.publishChunk(context.WithoutCancel(r.Context()), in.chunk, b.all)
 		in.free()
@@ -118,7 +118,7 @@ func (in *lineReader) grow(size int) (err error) {
 	return err
 }
 
-// free gives the place back, and the memory with it.
+// free returns the place, and releases the memory of the large line.
 func (in *lineReader) free() {
 	if in.leave != nil {
 		in.lines.Shrink()
@@ -128,7 +128,7 @@ func (in *lineReader) free() {
 	}
 }
 
-// badLine says which line ends a request, and why.
+// badLine is the error of the line that ends a request.
 type badLine struct {
 	line    int
 	problem *problem
@@ -136,9 +136,9 @@ type badLine struct {
 
 func (b *badLine) Error() string { return b.problem.Error() }
 
-// fill reads lines that are stored together. The error says why there are no more: io.EOF, or a *badLine.
+// fill reads the next chunk. before is the number of lines in earlier chunks. An error means that no lines follow: io.EOF or a *badLine.
 //
-// rule: nothing behind a line that cannot be stored is read: it must not overtake that line.
+// rule: nothing after a line that cannot be stored is read: it must not overtake that line.
 func (in *lineReader) fill(before int) error {
 	c := in.chunk
 	for size := 0; len(c.msgs) < chunkLines && size < chunkBytes; {
@@ -170,7 +170,7 @@ func (in *lineReader) fill(before int) error {
 	return nil
 }
 
-// message makes m, which has what the head of the request says, the message of a line. It can be published then.
+// message completes m, which has the settings of the request's head, from a line, and validates it.
 func (in *lineReader) message(line []byte, m *queue.Message) error {
 	if err := in.parse(line, m); err != nil {
 		return err
@@ -184,14 +184,14 @@ func (in *lineReader) message(line []byte, m *queue.Message) error {
 	return m.Validate()
 }
 
-// publishChunk stores the messages of a chunk, and appends what became of each. failed: not all are stored.
+// publishChunk stores the messages of a chunk, and appends their outcomes to all. failed: not all are stored.
 func (s *Server) publishChunk(ctx context.Context, c *chunk, all []outcome) (_ []outcome, failed bool) {
 	if len(c.msgs) == 0 {
 		return all, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Wait)
 	defer cancel()
-	var last error // many have the same
+	var last error // many messages share one error
 	var p *problem
 	var count, bytes [queue.Rejected + 1]int // by status
 	all = slices.Grow(all, len(c.msgs))
@@ -215,31 +215,31 @@ func (s *Server) publishChunk(ctx context.Context, c *chunk, all []outcome) (_ [
 	return all, failed
 }
 
-// The lines of an answer.
+// The lines of a response.
 type (
 	outcomeLine struct {
-		Line    int      `json:"line"` // of the body, from 1 on
+		Line    int      `json:"line"` // of the body, starting at 1
 		ID      string   `json:"id,omitempty"`
-		Problem *problem `json:"problem,omitempty"` // it is not stored for certain
+		Problem *problem `json:"problem,omitempty"` // set if the message is not known to be stored
 	}
 	summaryLine struct {
 		Stored   int  `json:"stored"`
 		Unknown  int  `json:"unknown"`
 		Rejected int  `json:"rejected"`
-		Complete bool `json:"complete"` // all lines were read; those that were not are not stored
+		Complete bool `json:"complete"` // all lines were read; unread lines are not stored
 	}
 )
 
-// writeStored writes the line of the answer for one that is stored, which has nothing of the request.
+// writeStored writes the response line of a stored message. It contains no text of the request, so nothing needs escaping.
 func writeStored(to *bufio.Writer, o outcome) {
 	b := append(to.AvailableBuffer(), `{"line":`...)
 	b = strconv.AppendInt(b, int64(o.line), 10)
 	b = append(b, `,"id":"`...)
 	b, _ = o.id.AppendText(b)
-	to.Write(append(b, "\"}\n"...)) // an error stays with the writer
+	to.Write(append(b, "\"}\n"...)) // Flush returns its error
 }
 
-// answerLines answers for each line that was read, in order, and then for all. out writes to w.
+// answerLines writes the outcome of each line that was read, in order, and then a summary. out writes to w.
 func (s *Server) answerLines(w *answer, out *bufio.Writer, all []outcome, complete bool) error {
 	if len(all) == 0 {
 		return malformed("send a message on each line", "the body has no line")
@@ -255,7 +255,7 @@ func (s *Server) answerLines(w *answer, out *bufio.Writer, all []outcome, comple
 		default:
 			sum.Rejected++
 		}
-		// rule: 201 says that every line is stored, and only 504 that nobody knows of one. Otherwise the first line that is not stored decides.
+		// rule: 201 means that every line is stored, 504 that the outcome of one is unknown. Otherwise the first line that is not stored decides.
 		if o.problem != nil && (first == nil || o.problem.Code == codeUnknown && first.Code != codeUnknown) {
 			first = o.problem
 		}
@@ -268,7 +268,7 @@ func (s *Server) answerLines(w *answer, out *bufio.Writer, all []outcome, comple
 	w.Header().Set("Content-Type", typeLines)
 	w.WriteHeader(status)
 	for _, o := range all {
-		if o.problem == nil { // as most are: the same bytes in less time
+		if o.problem == nil { // the usual case: the same bytes in less time
 			writeStored(out, o)
 			continue
 		}

@@ -17,10 +17,10 @@ import (
 // files are the files of a type.
 type files struct {
 	storage.Chain
-	durable uint64 // so many records they have at least, as the registry knows
+	durable uint64 // lower bound of their records, from the registry
 }
 
-// chain returns the files of a type, if they are here and are the registered ones, and nothing is wrong between them.
+// chain returns the files of a type. It fails if the registered file is not among them, or if they do not fit together.
 func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	entry, registered, err := s.o.Backend.Queue.RegistryEntry(ctx, typ)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	}
 	registeredHere := slices.ContainsFunc(all, func(l storage.Link) bool { return l.FileID == storage.FileID(entry.FileID) })
 	switch {
-	// rule: what is answered is the file in which workers have put the messages, and no other one of its name.
+	// rule: only the registered file is served, the one that workers write, never another one of the same name.
 	case !registeredHere && entry.Place != "" && entry.Place != here.Place:
 		return c, notFound("elsewhere", "ask a server that reads that place", "the file of type %s is at %s, and this server reads %s", typ, entry.Place, here.Place)
 	case !registeredHere:
@@ -51,17 +51,17 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	return files{all, entry.DurableIndex}, nil
 }
 
-// noFile is the error of a type that is known and has no registered file.
+// noFile is the error for a known type without a registered file.
 var noFile = notFound("no_file", "start a worker for the type, or wait until it has appended something", "no file of the type is registered yet")
 
 // open opens the files at a record.
 func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*chain.Reader, error) {
-	o.FS, o.Durable = s.o.Files.FS(ctx), true // rule: what is answered is durable, and final
+	o.FS, o.Durable = s.o.Files.FS(ctx), true // rule: only durable, final records are served
 	return chain.Open(f.Chain, o)
 }
 
-// each calls do with durable records from an index on, in order, until it returns false. end: there are no more. Dead letters and what a
-// repair gave up have an index and are passed over.
+// each calls do with durable records in order, beginning where o says, until do returns false. end: there are no more. It skips dead letters
+// and records lost in a repair, which have an index too.
 func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do func(*storage.Record) bool) (end bool, err error) {
 	r, err := s.open(ctx, f, o)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do 
 	}
 }
 
-// end returns the index behind the last durable record.
+// end returns the index after the last durable record.
 func (s *Server) end(ctx context.Context, f files) (uint64, error) {
 	r, err := s.open(ctx, f, storage.ReaderOptions{From: math.MaxUint64})
 	if err != nil {
@@ -99,9 +99,9 @@ func (s *Server) end(ctx context.Context, f files) (uint64, error) {
 	return r.NextIndex(), f.whole(r)
 }
 
-// whole is an error if a reader has come to the end too early.
+// whole returns an error if a reader has reached the end too early.
 func (f files) whole(r *chain.Reader) error {
-	// rule: an end before the last durable record is damage, and not the end: behind it a client would wait for ever.
+	// rule: an end before the last durable record is damage, not the end: a client would wait there forever.
 	if next := r.NextIndex(); next < f.durable {
 		return newProblem(http.StatusInternalServerError, "damaged", "tell the operator of this server: fencepost verify and fencepost doctor say more",
 			"the files end at %d, and the registry knows of %d durable records", next, f.durable)
@@ -109,7 +109,7 @@ func (f files) whole(r *chain.Reader) error {
 	return nil
 }
 
-// locate takes a place among the readers, which leave gives back, and finds a record in the files of a type.
+// locate takes a place among the readers, which leave returns, and finds a record in the files of a type.
 func (s *Server) locate(ctx context.Context, typ string, at cli.Place) (f files, index uint64, leave func(), err error) {
 	if leave, err = s.place(ctx, s.readers, "too many readers at a time"); err != nil {
 		return f, 0, nil, err
@@ -123,8 +123,8 @@ func (s *Server) locate(ctx context.Context, typ string, at cli.Place) (f files,
 	return f, index, leave, err
 }
 
-// find returns the index of a place: of the record with the ID, or the first that is not from before the time. The end of the file is the
-// place of a time that is later than all records.
+// find returns the index of a place: of the record with the ID, or of the first record at or after the time. If all records are earlier than
+// the time, it returns the end of the file.
 func (s *Server) find(ctx context.Context, f files, p cli.Place) (uint64, error) {
 	if p.IsIndex {
 		return p.Index, nil

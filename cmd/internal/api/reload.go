@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	lookEvery = time.Second // at files that may have changed
+	lookEvery = time.Second // interval between checks for changed files
 	maxFile   = 1 << 20     // bytes
 
-	replaceTime = 100 * time.Millisecond // that a file may be empty or missing while somebody replaces it
+	replaceTime = 100 * time.Millisecond // how long a file may be empty or missing while it is being replaced
 )
 
-// reloaded is a value that is made of files, and made again when one has changed: tokens that are given and revoked, certificates that are
-// renewed. Safe for concurrent use.
+// reloaded is a value parsed from files, and parsed again after one has changed: tokens are issued and revoked, certificates are renewed.
+// Safe for concurrent use.
 type reloaded[T any] struct {
 	paths []string
 	parse func(texts [][]byte) (T, error)
-	none  func(T) string // what it means that nothing is in the files any more, "" if something is; nil: they cannot be used then
+	none  func(T) string // the consequence of an empty value, "" if it is not empty; nil: empty or missing files are invalid
 
 	mu     sync.Mutex
 	log    zerolog.Logger
 	value  T
-	stamp  string // what the files looked like
+	stamp  string // stampOf the files at the last check
 	looked time.Time
 }
 
@@ -59,7 +59,7 @@ func (r *reloaded[T]) read() (value T, err error) {
 	return value, err
 }
 
-// get returns the value of what the files are now, or were a second ago.
+// get returns the value of the files as they are now, or were up to lookEvery ago.
 func (r *reloaded[T]) get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,12 +74,12 @@ func (r *reloaded[T]) get() T {
 	return r.value
 }
 
-// again takes the value of files that have changed.
+// again reads changed files.
 func (r *reloaded[T]) again() {
 	value, err := r.readWhole()
-	// rule: a file that cannot be used changes nothing: what was read last holds, and the log says why.
+	// rule: an invalid file changes nothing: the value read last stays in effect, and the log says why.
 	if err != nil {
-		r.log.Error().Err(err).Msg("a file has changed and cannot be used; what it said before still holds")
+		r.log.Error().Err(err).Msg("a file has changed and is invalid; its previous content stays in effect")
 		return
 	}
 	r.value = value
@@ -90,7 +90,7 @@ func (r *reloaded[T]) again() {
 	r.log.Info().Strs("files", r.paths).Msg("a file has changed and was read again")
 }
 
-// readWhole reads files that somebody may be replacing: some programs empty or remove a file an instant before they fill it.
+// readWhole reads files that may be being replaced: some programs empty or remove a file an instant before they fill it.
 func (r *reloaded[T]) readWhole() (value T, err error) {
 	if value, err = r.read(); r.none == nil {
 		return value, err
@@ -99,7 +99,7 @@ func (r *reloaded[T]) readWhole() (value T, err error) {
 		time.Sleep(replaceTime)
 		value, err = r.read()
 	}
-	// rule: a file that was removed is like one that was emptied: who removes what lets clients in means that nobody comes in.
+	// rule: a removed file counts as an empty one: an operator who removes the token file wants no client admitted.
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -113,14 +113,14 @@ func (r *reloaded[T]) nothing(value T) string {
 	return r.none(value)
 }
 
-// logTo is where get tells what it has done.
+// logTo sets the log to which get reports changes.
 func (r *reloaded[T]) logTo(log zerolog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.log = log
 }
 
-// stampOf returns a text that differs after most changes of files.
+// stampOf returns a text that changes with most changes to the files.
 func stampOf(paths []string) string {
 	var b strings.Builder
 	for _, path := range paths {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	noFilePoll = time.Second     // how often a tail looks for a file that is not there yet
-	retryAfter = 2 * time.Second // for clients, after a connection that ended
+	noFilePoll = time.Second     // how often a tail looks for a file that does not exist yet
+	retryAfter = 2 * time.Second // delay before a client reconnects
 )
 
 // tail sends durable records as they are appended, as server-sent events. The ID of an event is the index of its record, so a client that
-// connects again says with Last-Event-ID where it was. Behind a sealed file it goes on in the next one.
+// reconnects says with Last-Event-ID where it was. After a sealed file, tail continues in the next one.
 //
 //	event: message   (the default)  data: the record
-//	event: gap                      data: {"from_index":…,"to_index":…,"reason":…}: these are not in the files any more
-//	event: problem                  data: the problem that ends the answer
+//	event: gap                      data: {"from_index":…,"to_index":…,"reason":…}: records that are no longer in the files
+//	event: problem                  data: the problem that ends the response
 func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 	from, err := tailFrom(r)
 	if err != nil {
@@ -48,14 +48,14 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	w.Header().Set("X-Accel-Buffering", "no") // for proxies
 	printable.Fprintf(t.out, "retry: %d\n\n", retryAfter.Milliseconds())
 	if err := t.flush(); err != nil {
 		return nil
 	}
 	err = t.run(ctx)
 	if err == nil || ctx.Err() != nil || w.failed != nil {
-		return nil // the client, or the server, has ended it
+		return nil // the client disconnected, or the server is stopping
 	}
 	p := s.problem(err)
 	printable.Fprintf(t.out, "event: problem\ndata: ")
@@ -65,7 +65,7 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 	return err
 }
 
-// beginning returns the index at which a tail begins. Only an index is found without reading files, and without a place among the readers.
+// beginning returns the index at which a tail begins. Anything but an index requires reading files, and so a place among the readers.
 func (s *Server) beginning(ctx context.Context, typ string, from *cli.Place) (uint64, error) {
 	if from == nil || !from.IsIndex {
 		leave, err := s.place(ctx, s.readers, "too many readers at a time")
@@ -77,7 +77,7 @@ func (s *Server) beginning(ctx context.Context, typ string, from *cli.Place) (ui
 	files, err := s.chain(ctx, typ)
 	switch {
 	case err == error(noFile) && from != nil:
-		return from.Index, nil // 0, if it is no index
+		return from.Index, nil // 0 if from is not an index
 	case err == error(noFile):
 		return 0, nil
 	case err != nil:
@@ -88,7 +88,7 @@ func (s *Server) beginning(ctx context.Context, typ string, from *cli.Place) (ui
 	return s.end(ctx, files)
 }
 
-// tailFrom says where a tail begins; nil: at the end.
+// tailFrom returns the place where a tail begins; nil: the end.
 func tailFrom(r *http.Request) (*cli.Place, error) {
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		index, err := strconv.ParseUint(last, 10, 64)
@@ -117,8 +117,8 @@ type tailer struct {
 	typ  string
 	from uint64
 
-	beat    time.Time // when something was sent last
-	checked time.Time // when the client was
+	beat    time.Time // when something was last sent
+	checked time.Time // when the client was last checked
 }
 
 func (t *tailer) flush() error {
@@ -129,20 +129,20 @@ func (t *tailer) flush() error {
 	return t.w.Flush()
 }
 
-// check checks from time to time whether the client may still read.
+// check returns an error if the client may no longer read. It checks once per heartbeat interval.
 func (t *tailer) check() error {
 	if time.Since(t.checked) < t.s.o.Heartbeat {
 		return nil
 	}
 	t.checked = time.Now()
-	// rule: a token that was revoked ends what was begun with it.
+	// rule: revoking a token ends the tails that were opened with it.
 	if c := t.s.o.Access.client(t.r); c == nil || !c.may(scopeRead) || !c.mayUse(t.typ) {
 		return newProblem(http.StatusUnauthorized, "unauthorized", "connect again with a token that the server knows", "the token was revoked")
 	}
 	return nil
 }
 
-// heartbeat says that the tail lives, if nothing else was sent for a while.
+// heartbeat sends a comment if nothing was sent for a heartbeat interval.
 func (t *tailer) heartbeat() error {
 	if time.Since(t.beat) < t.s.o.Heartbeat {
 		return nil
@@ -174,7 +174,7 @@ func (t *tailer) run(ctx context.Context) error {
 	}
 }
 
-// follow opens the file, which may not be there yet.
+// follow opens the file, and waits for it if it does not exist yet.
 func (t *tailer) follow(ctx context.Context) (*storage.Follower, error) {
 	for {
 		files, err := t.s.chain(ctx, t.typ)
@@ -203,7 +203,7 @@ func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
 			at = l
 		}
 	}
-	if t.from < at.First { // rule: what a client misses because it came too late is told
+	if t.from < at.First { // rule: a client that comes too late for removed messages is told what it missed
 		g := recordjson.Gap{FromIndex: t.from, ToIndex: at.First, Reason: "removed with old files"}
 		data, err := json.Marshal(g)
 		if err != nil {

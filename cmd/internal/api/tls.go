@@ -8,13 +8,14 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TLS is a certificate, and an authority of clients. Both are read again when their files have changed. Safe for concurrent use.
+// TLS is a server certificate and, optionally, a certificate authority for clients. Both are read again after their files have changed.
+// Safe for concurrent use.
 type TLS struct {
 	own     *reloaded[*tls.Certificate]
 	clients *reloaded[*x509.CertPool] // nil: clients need no certificate
 }
 
-// LoadTLS reads a certificate and its key, and with clientCA the certificates of the authorities that have signed those of clients. All are PEM.
+// LoadTLS reads a certificate and its key and, unless clientCA is empty, the authorities that sign client certificates. All files are PEM.
 func LoadTLS(cert, key, clientCA string) (*TLS, error) {
 	t := &TLS{}
 	var err error
@@ -28,7 +29,7 @@ func LoadTLS(cert, key, clientCA string) (*TLS, error) {
 	t.clients, err = load(func(texts [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(texts[0]) {
-			return nil, errors.New("there is no certificate in it, as PEM")
+			return nil, errors.New("the file contains no PEM certificate")
 		}
 		return pool, nil
 	}, clientCA)
@@ -42,12 +43,12 @@ func (t *TLS) logTo(log zerolog.Logger) {
 	}
 }
 
-// Config is for a listener.
+// Config returns the configuration for a listener.
 func (t *TLS) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*t.own.get()}}
 		if t.clients != nil {
-			// rule: without a certificate of a client that the authority has signed there is no connection.
+			// rule: a client without a certificate signed by the authority gets no connection.
 			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, t.clients.get()
 		}
 		return c, nil

@@ -23,7 +23,7 @@ type (
 		PublishPaused bool   `json:"publish_paused,omitempty"`
 		DrainPaused   bool   `json:"drain_paused,omitempty"`
 		MaxBacklog    int    `json:"max_backlog,omitempty"`
-		Why           string `json:"why,omitempty"` // of the last change of the three above
+		Why           string `json:"why,omitempty"` // the reason given with the last change to the three above
 	}
 	typeList struct {
 		Types []typeName `json:"types"`
@@ -36,9 +36,9 @@ type (
 		OldestSeconds float64 `json:"oldest_seconds"`
 		DurableIndex  uint64  `json:"durable_index"` // messages in the file
 		Epoch         uint64  `json:"epoch"`
-		Generation    uint64  `json:"generation"` // of the file; 0 when there is none yet
+		Generation    uint64  `json:"generation"` // of the file; 0: no file yet
 		Place         string  `json:"place,omitempty"`
-		FileDamaged   string  `json:"file_damaged,omitempty"` // why the entry of the file cannot be read
+		FileDamaged   string  `json:"file_damaged,omitempty"` // why the registry entry of the file cannot be read
 	}
 )
 
@@ -46,12 +46,12 @@ func controlOf(s queue.Settings) control {
 	return control{s.PublishPaused, s.DrainPaused, s.MaxBacklog, s.Why}
 }
 
-// limit reads how many are asked for.
+// limit returns the limit of a request.
 func limit(r *http.Request, byDefault, most int) (int, error) {
 	text := cmp.Or(r.URL.Query().Get("limit"), strconv.Itoa(byDefault))
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return 0, malformed("use 1 to "+strconv.Itoa(most), "limit is not a number that is allowed")
+		return 0, malformed("use 1 to "+strconv.Itoa(most), "limit is not an allowed number")
 	}
 	return n, nil
 }
@@ -84,7 +84,7 @@ func (s *Server) types(w *answer, r *http.Request, c *client) error {
 	return writeJSON(w, list)
 }
 
-// typ shows one type.
+// typ responds with the state of one type.
 func (s *Server) typ(w *answer, r *http.Request, _ *client) error {
 	name := r.PathValue("type")
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
@@ -123,7 +123,7 @@ func (s *Server) typ(w *answer, r *http.Request, _ *client) error {
 	return writeJSON(w, t)
 }
 
-// known is an error if nothing was ever published to a type.
+// known returns an error if nothing was ever published to a type.
 func (s *Server) known(ctx context.Context, name string) error {
 	names, err := s.o.Backend.Queue.Types(ctx)
 	if err == nil && !slices.Contains(names, name) {
