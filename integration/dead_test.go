@@ -84,7 +84,7 @@ func TestDeadCommands(t *testing.T) {
 		}
 
 		r = mustRun(t, nil, "fencepost", dead("requeue", "--all", "--dry-run")...)
-		if strings.Count(r.stdout, "\n") != 704 || !strings.Contains(r.stderr, "703 letters are chosen, nothing was done") || len(deadRows(t, b)) != 703 || pending(t, b)["orders"] != 0 {
+		if strings.Count(r.stdout, "\n") != 704 || !strings.Contains(r.stderr, "703 letters match, nothing was changed") || len(deadRows(t, b)) != 703 || pending(t, b)["orders"] != 0 {
 			t.Errorf("a dry run listed %d lines and left %d letters", strings.Count(r.stdout, "\n"), len(deadRows(t, b)))
 		}
 		if r := mustRun(t, nil, "fencepost", dead("requeue", rows[4].ID)...); r.stdout != "requeued=1 left=0\n" {

@@ -184,7 +184,7 @@ func TestVerifyDetails(t *testing.T) {
 	dir, path, second := ordersFiles(t)
 	// A declared gap is followed by its message, so that only the numbers 396 to 400 are missing.
 	r := mustRun(t, nil, "fencepost", "verify", "-v", "--device", dir)
-	for _, want := range []string{"epoch 1  host-a pid ", "index 0..594", "declared gap before index 395, message " + orderID(401).String(), "it goes on in " + second,
+	for _, want := range []string{"epoch 1  host-a pid ", "index 0..594", "declared gap before index 395, message " + orderID(401).String(), "it continues in " + second,
 		"producer 0000000000000007: n 1..395, 401..600", "producer 0000000000000007: n 601..700", "checkpoints 1  generation 1", "generation 2"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("verify -v does not say %q:\n%s", want, r.stdout)

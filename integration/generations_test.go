@@ -278,7 +278,7 @@ func TestBrokenChains(t *testing.T) {
 		t.Fatalf("files %v, %v", files, err)
 	}
 	r = mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...)
-	if r.stdout != lines.String()[perLine*int(chain[3].First):] || !strings.Contains(r.stderr, "a compaction or repair replaced it") {
+	if r.stdout != lines.String()[perLine*int(chain[3].First):] || !strings.Contains(r.stderr, "was replaced by a compaction or repair") {
 		t.Errorf("cat prints %d bytes; stderr %s", len(r.stdout), r.stderr)
 	}
 }

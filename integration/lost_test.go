@@ -236,7 +236,7 @@ func TestLossAtTheEndIsAccepted(t *testing.T) {
 	refused(t, repair(first), partial, "10 records")
 	s.mustDrain(t)
 	for _, args := range [][]string{{"--dry-run"}, {}} {
-		refused(t, repair(append(args, filepath.Join(b.dir, "t@0002.fpl"))...), nothing, "nothing is damaged, and the database knows of no message that is missing")
+		refused(t, repair(append(args, filepath.Join(b.dir, "t@0002.fpl"))...), nothing, "nothing is damaged, and according to the database no message is missing")
 	}
 	if files, err := filepath.Glob(filepath.Join(b.dir, "*.fpl")); err != nil || len(files) != 2 {
 		t.Errorf("a repair of what is in order left %q, %v", files, err)

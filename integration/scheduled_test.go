@@ -57,7 +57,7 @@ func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 		if r := mustRun(t, nil, "fencepost", scheduled("ls", "-n", "2")...); strings.Count(r.stdout, "\n") != 3 || !strings.Contains(r.stderr, "more than 2") {
 			t.Errorf("ls: %v", r)
 		}
-		if r := mustRun(t, nil, "fencepost", scheduled("rm", "--type", "audit", "--dry-run")...); !strings.Contains(r.stderr, "3 messages are chosen, nothing was done") {
+		if r := mustRun(t, nil, "fencepost", scheduled("rm", "--type", "audit", "--dry-run")...); !strings.Contains(r.stderr, "3 messages match, nothing was changed") {
 			t.Errorf("rm --dry-run: %v", r)
 		}
 		if r := mustRun(t, nil, "fencepost", scheduled("rm", rows[0].ID)...); r.stdout != "removed=1\n" {

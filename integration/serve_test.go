@@ -91,7 +91,7 @@ func TestPublishWithCurl(t *testing.T) {
 		if err := os.WriteFile(tokens, []byte(made.stdout), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, token, _ := strings.Cut(strings.TrimSpace(made.stderr), "shown only now: ")
+		_, token, _ := strings.Cut(strings.TrimSpace(made.stderr), "shown only once: ")
 		p, url := serve(t, b, "--token-file", tokens)
 		var lines strings.Builder
 		for i := range 2500 {

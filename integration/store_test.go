@@ -213,7 +213,7 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 	if r := run(t, nil, "fencepost", "verify", "--deep", dir); r.code != 0 {
 		t.Errorf("verify of the directory: %v", r)
 	}
-	if r := run(t, nil, "fencepost", "copy", "--url", b.url, dir, store, "orders"); r.code != 0 || !strings.Contains(r.stdout, "of them there already") {
+	if r := run(t, nil, "fencepost", "copy", "--url", b.url, dir, store, "orders"); r.code != 0 || !strings.Contains(r.stdout, "of them already there") {
 		t.Fatalf("copy back: %v", r)
 	}
 	publish(10)

@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// adminHelp is for the help of the commands that wait for their turn.
+// adminHelp is part of the help of commands that wait for their turn.
 const adminHelp = `Only one of these can run on a type at a time: dead requeue, dead rm, scheduled rm, types purge, keep, copy, and the same actions in ui. A
 second command waits up to --wait (copy and ui: 15 s), then exits with 5 and names the running command.`
 
-// adminFlags are those of commands that change what is stored for a type.
+// adminFlags are the flags of commands that change the stored messages or files of a type.
 type adminFlags struct {
 	wait time.Duration
 }
@@ -23,15 +23,15 @@ func (f *adminFlags) add(cmd *cobra.Command) {
 
 func (f *adminFlags) check() error {
 	if f.wait < 0 {
-		return cli.Usagef("--wait %v: it is negative", f.wait)
+		return cli.Usagef("--wait %v is negative", f.wait)
 	}
 	return nil
 }
 
-// turn is how a command waits for its turn.
+// turn returns how the command waits for its turn.
 func (f *adminFlags) turn(cmd *cobra.Command) admin.Turn {
 	return admin.Turn{Why: cmd.CommandPath(), Wait: f.wait}
 }
 
-// silent is for changes whose progress nobody watches.
+// silent ignores the progress of a change.
 func silent(admin.Outcome) {}

@@ -33,23 +33,23 @@ func catCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cat FILE… | --store ADDRESS TYPE|FILE…",
 		Short: "Print the messages of files",
-		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints what
-is there. At damage to durable data it stops with exit code 3. With --salvage it reports what cannot be read, continues behind it,
+		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints the messages
+written so far. At damage to durable data it stops with exit code 3. With --salvage it reports the damage, continues after it,
 and ends with exit code 3.
 
-Of several files of one type it prints every message once: messages that a compaction or repair copied are printed from the newest
+Given several files of one type, it prints every message once: messages that a compaction or repair copied are printed from the newest
 file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that and continues.
 
 On a terminal, control characters in payloads are escaped, as in \x1b or \n. A pipe or a file gets the payloads unchanged.
 
-Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the payload behind its length, 32
-bit big endian: what producer publish --format len32 reads), json (one object per line with index, id, time, epoch, headers,
-and payload, or payload_base64 where it is not UTF-8 text). What --salvage cannot read is a line {"gap":{…}} in the json
-format, with the lost indexes as far as they are known, from from_index up to but not including to_index; in the other formats it
-is a line on stderr.
+Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the length of the payload, 32 bit big endian,
+and the payload: the format that producer publish --format len32 reads), json (one object per line with index, id, time, epoch,
+headers, and payload, or payload_base64 if it is not UTF-8 text). In the json format, a part that --salvage cannot read appears as a
+line {"gap":{…}} with the lost indexes as far as they are known, from from_index up to but not including to_index; in the other
+formats it is reported on stderr.
 
---id searches the whole file for an ID, in the form that cat prints. --from and --since start at the
-checkpoint before what is asked for. What comes before is not read, and damage there is not noticed; use fencepost verify for that.
+--id searches the whole file for an ID, in the form that cat prints. --from and --since start reading at the last checkpoint before the
+requested place. Nothing before that is read, so damage there goes unnoticed; use fencepost verify to find it.
 
 With --store a type stands for all its files.`,
 		Example: `  fencepost cat data/words.fpl | sort | uniq -c
@@ -94,9 +94,9 @@ With --store a type stands for all its files.`,
 	c.files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().VarP(c.format, "format", "f", "how messages are printed")
 	cmd.Flags().Uint64Var(&c.options.From, "from", 0, "start at this index")
-	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or from longer ago than this duration: 2026-01-31T15:04:05Z, 90m")
+	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or older than this duration: 2026-01-31T15:04:05Z, 90m")
 	cmd.Flags().StringArrayVar(&ids, "id", nil, "print only the message with this ID; repeatable")
-	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "continue behind damage")
+	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "continue after damage")
 	cmd.Flags().VarP(&limit, "count", "n", "print at most this many; 0 means no limit")
 	return cmd
 }
@@ -109,17 +109,17 @@ type catter struct {
 	salvage bool
 	limited bool
 	left    int64           // messages still to be printed, if limited
-	wanted  map[string]bool // the IDs that --id names, as bytes; whether they were found
-	names   [][]string      // for each --id the wanted IDs that it can stand for
+	wanted  map[string]bool // the IDs of --id, as bytes; true: found
+	names   [][]string      // for each --id, the keys of wanted that it can stand for, and then its text
 
 	out     *messageWriter
 	notes   io.Writer // stderr
-	damage  error     // the first
+	damage  error     // the first damage found
 	damages int
-	last    string // damage that was reported
+	last    string // the damage reported last
 
 	until  map[string]uint64  // for each of several files of a type: the index from which later files have the messages
-	broken map[string][]error // what is wrong between a file and those before and after it, with --salvage
+	broken map[string][]error // with --salvage: why a file does not fit those before and after it
 }
 
 // paths returns the files that the arguments stand for.
@@ -146,7 +146,7 @@ func (c *catter) chains(paths []string) error {
 	for _, path := range paths {
 		path = filepath.Clean(path)
 		if k, ok := chainOf(path); ok && !slices.Contains(byType[k], path) {
-			if byType[k] = append(byType[k], path); len(byType[k]) == 2 { // one alone has nothing to be checked against
+			if byType[k] = append(byType[k], path); len(byType[k]) == 2 { // a single file cannot be checked against others
 				keys = append(keys, k)
 			}
 		}
@@ -173,7 +173,7 @@ func (c *catter) chains(paths []string) error {
 	return errors.Join(wrong...)
 }
 
-// want takes in the values of --id. An ID of 32 characters may be a message's ID in its text form, or a foreign one in hex.
+// want parses the values of --id. An ID of 32 characters may be the text form of a message ID, or a foreign ID in hex.
 func (c *catter) want(ids []string) error {
 	for _, id := range ids {
 		var forms []string
@@ -184,7 +184,7 @@ func (c *catter) want(ids []string) error {
 			forms = append(forms, string(b))
 		}
 		if forms == nil {
-			return cli.Usagef("--id %q is not an ID: write the 32 characters that fencepost cat --format json prints, or hex digits for an ID from elsewhere", id)
+			return cli.Usagef("--id %q is not an ID: use the 32 characters that fencepost cat --format json prints, or hex digits for a foreign ID", id)
 		}
 		if c.wanted == nil {
 			c.wanted = map[string]bool{}
@@ -214,7 +214,7 @@ func (c *catter) file(path string) error {
 	}
 	until, ok := c.until[filepath.Clean(path)]
 	if ok && until <= r.FirstIndex() {
-		printable.Fprintf(c.notes, "%s: a compaction or repair replaced it; its messages are in a later file\n", path)
+		printable.Fprintf(c.notes, "%s was replaced by a compaction or repair; its messages are in a later file\n", path)
 		return nil
 	}
 	lost := 0
@@ -226,7 +226,7 @@ func (c *catter) file(path string) error {
 				printable.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
 			}
 			if s := r.Sealed(); s != nil {
-				printable.Fprintf(c.notes, "%s is sealed; it goes on in %s\n", path, successorPath(path, r.Type(), s))
+				printable.Fprintf(c.notes, "%s is sealed; it continues in %s\n", path, successorPath(path, r.Type(), s))
 			}
 			return nil
 		case err != nil:
@@ -263,10 +263,10 @@ func (c *catter) file(path string) error {
 	return nil
 }
 
-// retractions are what later writers of a file took back.
+// retractions are the records that later writers of a file took back.
 type retractions []*storage.RetractedError
 
-// takenBack returns, with --salvage, what was taken back in the file: that is known only at its end.
+// takenBack returns, with --salvage, the records that were taken back in the file, which is known only at its end.
 func (c *catter) takenBack(path string) (taken retractions, err error) {
 	if !c.salvage {
 		return nil, nil
@@ -275,9 +275,9 @@ func (c *catter) takenBack(path string) (taken retractions, err error) {
 	if report == nil {
 		return nil, err
 	}
-	debug.FreeOSMemory() // what that took, before the reader takes as much
+	debug.FreeOSMemory() // return the memory of Verify before the reader allocates as much
 	if n := len(report.Corrupt); report.CorruptCount > uint64(n) {
-		return nil, fmt.Errorf("%w: %s has %d damaged places, and only the first %d are known here: which messages were taken back cannot be told; "+
+		return nil, fmt.Errorf("%w: %s has %d damaged places, and only the first %d are known here, so cat cannot tell which messages were taken back; "+
 			"repair the file, and print the new one", storage.ErrIntegrity, path, report.CorruptCount, n)
 	}
 	for _, err := range report.Corrupt {
@@ -285,17 +285,17 @@ func (c *catter) takenBack(path string) (taken retractions, err error) {
 			taken = append(taken, r)
 		}
 	}
-	return taken, nil // what kept Verify from finishing keeps cat from it, too
+	return taken, nil // an error that stopped Verify stops cat, too
 }
 
-// has tells whether rec, in a batch that ends at end, was taken back.
+// has reports whether rec, in a batch that ends at end, was taken back.
 func (t retractions) has(rec *storage.Record, end int64) bool {
 	return slices.ContainsFunc(t, func(r *storage.RetractedError) bool {
 		return end <= r.Offset && rec.Index >= r.First && rec.Index < r.Next
 	})
 }
 
-// gap reports damage that may be passed over; otherwise it returns err.
+// gap reports damage that cat may skip; otherwise it returns err.
 func (c *catter) gap(err error) error {
 	var (
 		corrupt   *storage.CorruptError
@@ -304,7 +304,7 @@ func (c *catter) gap(err error) error {
 		g         recordjson.Gap
 	)
 	switch {
-	case !c.salvage, c.last == err.Error(): // the same again: there is no way on behind it, as in a file that became shorter
+	case !c.salvage, c.last == err.Error(): // the same damage twice: the reader cannot continue after it, as in a file that became shorter
 		return err
 	case errors.As(err, &corrupt):
 		g = recordjson.Gap{FromIndex: corrupt.LostFirst, ToIndex: corrupt.LostNext, Offset: corrupt.Offset, End: corrupt.End, Reason: corrupt.Reason}
@@ -332,7 +332,7 @@ func (c *catter) gap(err error) error {
 	return err
 }
 
-// verdict returns the error about all files together, at the end.
+// verdict returns the error for all files together, at the end.
 func (c *catter) verdict() error {
 	switch c.damages {
 	case 0:
@@ -349,7 +349,7 @@ func (c *catter) verdict() error {
 		}
 	}
 	if missing != nil {
-		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no message with ID %s; it may be pending still (fencepost types ls) or be in another generation of the file",
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no message with ID %s; it may still be pending (fencepost types ls) or be in another generation of the file",
 			strings.Join(missing, ", "))}
 	}
 	return nil
@@ -383,9 +383,9 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 	return err
 }
 
-// bytes prints a payload as it is.
+// bytes prints a payload unchanged, except on a terminal.
 //
-// rule: on a terminal no payload is obeyed, or begins a line.
+// rule: on a terminal no payload can control the terminal, or begin a line.
 func (w *messageWriter) bytes(b []byte) error {
 	if w.terminal {
 		b = []byte(printable.Text(string(b)))

@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// rewriteFlags are those that compact and repair share.
+// rewriteFlags are the flags that compact and repair share.
 type rewriteFlags struct {
 	url      *string
 	files    fileFlags
@@ -34,7 +34,7 @@ type rewriteFlags struct {
 	typ, dir string
 	path     string
 
-	maybeLost bool // the file need not be there
+	maybeLost bool // the file need not exist
 }
 
 func (f *rewriteFlags) add(cmd *cobra.Command) {
@@ -49,7 +49,7 @@ func (f *rewriteFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 }
 
-// parse takes the one argument of both: a file that tells directory and type, or in a store a type. If it returns nil, close the files.
+// parse reads the one argument: a file, which implies directory and type, or in a store a type. If it returns nil, close f.files.
 func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	if err := cli.FromEnv(cmd); err != nil {
 		return err
@@ -74,14 +74,14 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	// A mistyped name must not create anything.
 	r, err := storage.OpenReader(f.path, storage.ReaderOptions{FS: f.files.fs()})
 	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
-		return f.checkDir() // the database knows the type, or it is refused
+		return f.checkDir() // a type that the database does not know is refused later
 	}
 	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" {
 		check := "the path, and that its volume is mounted"
 		if f.files.place != nil {
 			check = "its name, and that this is the right store"
 		}
-		return fmt.Errorf("%s does not exist; check %s; if the file is lost for good, --accept-loss gives up what was in it", f.path, check)
+		return fmt.Errorf("%s does not exist; check %s; if the file is lost permanently, --accept-loss gives up its messages", f.path, check)
 	}
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 // locate finds the file that the argument names, and its directory and type.
 func (f *rewriteFlags) locate(arg string) (err error) {
 	f.path, err = f.files.one(arg, newest)
-	if f.maybeLost && f.files.place != nil && cli.Code(err) == cli.ExitNothing { // a type, all of whose files are lost
+	if f.maybeLost && f.files.place != nil && cli.Code(err) == cli.ExitNothing { // a type whose files are all lost
 		f.path, err = filepath.Join(f.files.place.Dir, storage.FileName(arg)), nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 	err = withBackend(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
 		files := worker.Files{Dir: f.dir, Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
 		if f.files.place != nil {
-			// rule: nothing is written to a store that was not seen to let one of many creates succeed.
+			// rule: nothing is written to a store before a probe has shown that it lets only one of several creates succeed.
 			if err := f.files.place.Probe(ctx); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, To: files, Lease: f.lease}
 		report, err = worker.Rewrite(ctx, cfg, f.typ, o)
 		if errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, f.typ)
+			return fmt.Errorf("%w; stop the workers of type %s, or ask them to release it with --wait 1m", err, f.typ)
 		}
 		return err
 	})
@@ -155,13 +155,13 @@ func compactCommand() *cobra.Command {
 	var from uint64
 	cmd := &cobra.Command{
 		Use:   "compact FILE | --store ADDRESS TYPE|FILE",
-		Short: "Write a type's file anew, beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
+		Short: "Rewrite a type's file beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
 		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on. It holds the type's lock, so
-workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: do that when
-the new one has been verified and backed up, by hand or with keep --replaced.
+workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: remove it by hand
+or with keep --replaced after the new one has been verified and backed up.
 
-With --from one new file takes the place of several: it also has the messages of the files from that generation on, which must all be
-here. That makes few large objects of the many small ones that workers write into a store.
+With --from one new file replaces several: it also contains the messages of the files from that generation on, which must all be
+present. That turns the many small objects that workers write into a store into few large ones.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost compact --compress data/orders.fpl
@@ -198,18 +198,18 @@ func repairCommand() *cobra.Command {
 	var acceptLoss, adopt, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "repair FILE | --store ADDRESS TYPE|FILE",
-		Short: "Copy what can be read of a damaged file into a new one beside it",
+		Short: "Copy the readable messages of a damaged file into a new one beside it",
 		Long: `Repair copies every readable message of a type's newest file into a new one, while it holds the type's lock. Each message keeps its
-index. Entries of kind "lost" replace those that cannot be read, and every reader reports them. The damaged file is sealed and
+index. Entries of kind "lost" replace unreadable messages, and every reader reports them. The damaged file is sealed and
 otherwise not changed. Workers continue in the new one.
 
-First try to restore the damaged bytes from a copy: what repair marks as lost stays lost. Durable messages that are missing from the end
-of the file are given up only with --accept-loss. So are those in a missing file: if the registered file is not here, a new one takes
-its place, and workers continue in it. Look for it on other volumes and in backups first. If an older file is missing, cut, renamed or a
-copy, there is nothing to repair: it exits with 3 and says what to restore.
+First try to restore the damaged bytes from a copy: messages that repair marks as lost stay lost. Durable messages that are missing from
+the end of the file are given up only with --accept-loss. So are those in a missing file: if the registered file is not here, a new one
+takes its place, and workers continue in it. Look for it on other volumes and in backups first. If an older file is missing, cut, renamed
+or a copy, there is nothing to repair: the command exits with 3 and says what to restore.
 
-With --adopt nothing is copied. Workers continue with the newest file here, although the database names another one because it was lost or
-set back. Make sure that this is the right directory.
+With --adopt nothing is copied. Workers continue with the newest file here, although the database, which was lost or restored from an old
+backup, names another one. Make sure that this is the right directory.
 
 It exits with 4 when nothing is wrong with the file, and with 7 when messages were lost.
 ` + cli.ExitHelp,
@@ -219,7 +219,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are missing from the end of the file or with a missing file, or accept an old copy of it")
-	cmd.Flags().BoolVar(&adopt, "adopt", false, "only make the newest file of the type the registered one, after the database was lost or set back")
+	cmd.Flags().BoolVar(&adopt, "adopt", false, "only make the newest file of the type the registered one, after the database was lost or restored from an old backup")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what is wrong")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.maybeLost = acceptLoss
@@ -255,7 +255,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 	return cmd
 }
 
-// repair rewrites a file that is here. wrong is why workers refuse it, if loss is accepted and that is known.
+// repair rewrites a file that exists. wrong is why workers refuse it; nil if that is unknown, or loss is not accepted.
 func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRun bool) error {
 	out := f.files.out(cmd.OutOrStdout())
 	found, err := storage.Verify(cmd.Context(), f.path, storage.VerifyOptions{FS: f.files.fs()})
@@ -272,7 +272,7 @@ func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRu
 	if len(found.Corrupt) == 0 && wrong == nil {
 		remedy := "; if workers refuse it because messages are missing at its end, restore the newest copy, or give them up with --accept-loss"
 		if acceptLoss {
-			remedy = ", and the database knows of no message that is missing at its end"
+			remedy = ", and according to the database no message is missing at its end"
 		}
 		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: nothing is damaged%s", f.path, remedy)}
 	}
@@ -290,17 +290,17 @@ func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRu
 	printable.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
 		r.FirstIndex, max(r.NextIndex, 1)-1)
 	if r.Lost > 0 {
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, f.path)}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for further analysis", r.Lost, f.path)}
 	}
 	return nil
 }
 
-// sayLost says which messages would be given up.
+// sayLost prints which messages would be given up.
 func (f *rewriteFlags) sayLost(out io.Writer, which string) {
 	printable.Fprintf(out, "with --accept-loss and without --dry-run, messages %s are given up\n", which)
 }
 
-// registered compares what the database knows of the type's file with what is here.
+// registered compares the database's entry of the type's file with the files that exist.
 func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMismatch, err error) {
 	err = withQueue(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
 		e, ok, err := b.Queue.RegistryEntry(ctx, f.typ)
@@ -320,7 +320,7 @@ func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMi
 	return wrong, err
 }
 
-// lost returns why workers refuse the file, which may not be here; nil if they do not.
+// lost returns why workers refuse the file, which may not exist; wrong is nil if they do not.
 func (f *rewriteFlags) lost(cmd *cobra.Command) (wrong, err error) {
 	mismatch, err := f.registered(cmd)
 	switch {
@@ -329,17 +329,17 @@ func (f *rewriteFlags) lost(cmd *cobra.Command) (wrong, err error) {
 	case err == nil, errors.Is(err, storage.ErrIntegrity):
 		return err, nil
 	}
-	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too
+	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // an unregistered file is repaired, too
 		return nil, nil
 	}
 	return nil, err
 }
 
-// giveUp makes a file that takes the place of the registered one, which is lost.
+// giveUp creates a file that takes the place of the lost registered one.
 func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch, files storage.Chain, dryRun bool) error {
 	durable := lost.Registered.DurableIndex
 	if dryRun {
-		what := fmt.Sprintf("below index %d, but for those in older files that are elsewhere,", durable)
+		what := fmt.Sprintf("below index %d, except those in older files elsewhere,", durable)
 		switch {
 		case len(files) > 0:
 			what = fmt.Sprintf("from index %d to below %d", files[len(files)-1].Next, durable)
@@ -353,7 +353,7 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 	if err != nil {
 		return err
 	}
-	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
+	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  takes the place of a lost file, workers continue at index %d\n", r.Path, r.NextIndex)
 	switch {
 	case r.Lost > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
@@ -371,9 +371,9 @@ func (f *rewriteFlags) adopt(cmd *cobra.Command, dryRun bool) error {
 	case err != nil:
 		return err
 	case wrong == nil:
-		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: the newest file of type %s is the registered one, or continues it: workers go on with it", f.dir, f.typ)}
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: the newest file of type %s is the registered one, or continues it: workers continue with it", f.dir, f.typ)}
 	case wrong.FileID == storage.FileID{}:
-		return fmt.Errorf("%w; that is not for --adopt", wrong)
+		return fmt.Errorf("%w; --adopt does not apply", wrong)
 	case dryRun:
 		return wrong
 	}
@@ -381,7 +381,7 @@ func (f *rewriteFlags) adopt(cmd *cobra.Command, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
+	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  is the registered file now, instead of file %s of generation %d; workers continue in it at index %d\n",
 		r.Path, wrong.Registered.FileID, wrong.Registered.Generation, r.NextIndex)
 	return nil
 }

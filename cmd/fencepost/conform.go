@@ -36,25 +36,26 @@ func conformPublisherCommand() *cobra.Command {
 		Use: "publisher --url mongodb://HOST [flags] -- COMMAND [ARGUMENT]…",
 
 		DisableFlagsInUseLine: true,
-		Short:                 "Break everything around a publisher, and check that it loses and doubles nothing",
-		Long: `Conform publisher starts COMMAND, a publisher written in any language. COMMAND publishes what it reads on stdin to the database of
-FENCEPOST_URL in its environment, and prints what became of it on stdout:
+		Short:                 "Inject faults around a publisher, and check that it loses and duplicates nothing",
+		Long: `Conform publisher starts COMMAND, a publisher written in any language. COMMAND publishes the messages that it reads on stdin to the
+database of FENCEPOST_URL in its environment, and prints their outcomes on stdout:
 
   {"line":17,"type":"orders","payload":"BASE64","headers":{"k":"v"},"key":"order-4711"}   one message per line; key may be missing
   ok LINE ID               it is stored, under this ID
   unknown LINE ID          it may be stored or not
   rejected LINE REASON     it is not stored, and never will be
 
-At the end of stdin COMMAND settles what it has read, and ends with exit code 0. One publisher of COMMAND publishes all messages of a type,
-in the order of the lines. Answers may come in any order.
+At the end of stdin COMMAND waits for the outcomes of all messages, and ends with exit code 0. One publisher in COMMAND publishes all
+messages of a type, in the order of the lines. Outcomes may be printed in any order.
 
-FENCEPOST_URL goes through a proxy, which loses answers and requests, delivers requests late, stalls and cuts connections. COMMAND itself is
-killed and started again. A type is paused, and the backlog of another one is limited. Then a worker drains everything, and the files are
-judged: each confirmed message is there once, those of a run in the order of their lines; no rejected one is there; none is there twice. What
-COMMAND sends is judged as well: IDs and their numbers, write concerns, one batch in flight, pauses. docs/protocol.md has the rules.
+FENCEPOST_URL goes through a proxy, which loses responses and requests, delivers requests late, stalls and cuts connections. COMMAND itself
+is killed and restarted. One type is paused, and the backlog of another is limited. Then a worker drains everything, and conform checks the
+files: each confirmed message is there once, and those of one run are in the order of their lines; no rejected message is there; none is
+there twice. The requests of COMMAND are checked as well: IDs and their numbers, write concerns, one batch in flight, pauses.
+docs/protocol.md has the rules.
 
-The server is one for tests, without TLS, named by one host. Conform makes a database of its own there, and drops it. The same --seed
-publishes the same messages and plans the same faults.
+Use a test server without TLS, named by one host. Conform creates its own database there, and drops it at the end. The same --seed publishes
+the same messages and plans the same faults.
 
 Exit code 0: COMMAND conforms. 3: it does not, and each broken rule is printed. 1: it could not be judged.
 
@@ -63,7 +64,7 @@ Exit code 0: COMMAND conforms. 3: it does not, and each broken rule is printed. 
   fencepost conform publisher --url mongodb://127.0.0.1:27017 --rounds 100 --seed 7 -- ./my-publisher --quiet`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cli.Usagef("no COMMAND; name the publisher behind --, as in -- python3 clients/python/conform_adapter.py")
+				return cli.Usagef("no COMMAND; name the publisher after --, as in -- python3 clients/python/conform_adapter.py")
 			}
 			return nil
 		},
@@ -77,14 +78,14 @@ Exit code 0: COMMAND conforms. 3: it does not, and each broken rule is printed. 
 			return c.run(ctx, cmd, args)
 		},
 	}
-	cli.URLVar(cmd, &c.url, "", "server for tests: mongodb://host:port, without a database")
+	cli.URLVar(cmd, &c.url, "", "test server: mongodb://host:port, without a database")
 	cmd.Flags().IntVar(&c.rounds, "rounds", 14, "rounds of faults; there are 7 kinds")
 	cmd.Flags().Uint64Var(&c.seed, "seed", 1, "seed of the messages and of the faults")
-	cmd.Flags().DurationVar(&c.timeout, "timeout", 2*time.Minute, "how long COMMAND may take for its answers, and for its end")
+	cmd.Flags().DurationVar(&c.timeout, "timeout", 2*time.Minute, "how long COMMAND may take to report outcomes, and to end")
 	return cmd
 }
 
-// conformPublisher is one judgement of a publisher.
+// conformPublisher is one test of a publisher.
 type conformPublisher struct {
 	url     string
 	rounds  int
@@ -139,10 +140,10 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 	return &cli.Error{Code: cli.ExitIntegrity, Err: fmt.Errorf("the publisher does not conform: rules were broken %d times; docs/protocol.md has them", count)}
 }
 
-// oneServer is the URL of a server that a proxy can stand in front of.
+// oneServer returns the URL of a single server, in front of which a proxy can be placed.
 func oneServer(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, cli.Usagef("no server; name one for tests with --url mongodb://host:port")
+		return nil, cli.Usagef("no server; name a test server with --url mongodb://host:port")
 	}
 	options, _, err := mongourl.Parse(raw)
 	if err != nil {
@@ -150,20 +151,20 @@ func oneServer(raw string) (*url.URL, error) {
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "mongodb" || len(options.Hosts) != 1 || options.TLSConfig != nil {
-		return nil, cli.Usagef("--url %s: a proxy has to stand in front of the server, so name one server by one host, as in mongodb://127.0.0.1:27017, without TLS",
+		return nil, cli.Usagef("--url %s: conform puts a proxy in front of the server, so name one server by one host, as in mongodb://127.0.0.1:27017, without TLS",
 			fencepost.Redact(raw))
 	}
 	if u.Port() == "" {
 		u.Host = net.JoinHostPort(u.Hostname(), "27017")
 	}
 	q := u.Query()
-	q.Del("replicaSet") // its members would be asked past the proxy
+	q.Del("replicaSet") // the client would connect to its members directly, bypassing the proxy
 	q.Set("directConnection", "true")
 	u.RawQuery = q.Encode()
 	return u, nil
 }
 
-// throughProxy is the URL for what goes through a proxy.
+// throughProxy returns the URL of the server through a proxy at addr.
 func throughProxy(raw, addr string) string {
 	u, err := url.Parse(raw)
 	if err != nil {

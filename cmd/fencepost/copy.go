@@ -25,19 +25,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// copyEnd is where files are copied from, or to.
+// copyEnd is the source or the destination of a copy.
 type copyEnd struct {
 	place *store.Place // nil: a directory
 	dir   string
 }
 
-// isStore tells a store from a directory. A path such as ./s3:x is a directory.
+// isStore reports whether an argument is the address of a store, not a directory. A path such as ./s3:x is a directory.
 func isStore(arg string) bool {
 	scheme, _, ok := strings.Cut(arg, ":")
 	return ok && !strings.ContainsAny(scheme, "/.")
 }
 
-// openEnd opens what an argument names. If it returns nil, close it.
+// openEnd opens the place that an argument names. Close it, unless there is an error.
 func openEnd(ctx context.Context, arg, url string) (*copyEnd, error) {
 	if !isStore(arg) {
 		return &copyEnd{dir: arg}, nil
@@ -55,7 +55,7 @@ func (e *copyEnd) close() {
 	}
 }
 
-// name is what people call it.
+// name returns its name for people.
 func (e *copyEnd) name() string {
 	if e.place != nil {
 		return e.place.Name
@@ -63,7 +63,7 @@ func (e *copyEnd) name() string {
 	return e.dir
 }
 
-// argument is how workers are told to use it.
+// argument returns the flag that makes workers use it.
 func (e *copyEnd) argument() string {
 	if e.place != nil {
 		return cli.StoreArgument(e.place.Address)
@@ -71,7 +71,7 @@ func (e *copyEnd) argument() string {
 	return "--dir " + e.dir
 }
 
-// tell returns an error, if it is about a file of a store, with the name that the file has there.
+// tell returns err. If it is about a file of the store, the file is named by its name there.
 func (e *copyEnd) tell(err error) error {
 	if e.place == nil || err == nil || !strings.Contains(err.Error(), filepath.Clean(e.dir)+string(filepath.Separator)) {
 		return err
@@ -87,7 +87,7 @@ func (e *copyEnd) fs(ctx context.Context) storage.FS {
 	return nil
 }
 
-// files returns the files of a type, or with "" of all types.
+// files returns the files of a type; "" means all types.
 func (e *copyEnd) files(typ string) (paths []string, err error) {
 	if e.place != nil {
 		return e.place.Files(typ)
@@ -101,7 +101,7 @@ func (e *copyEnd) files(typ string) (paths []string, err error) {
 	return paths, err
 }
 
-// copying is a run of the command copy.
+// copying is one run of the copy command.
 type copying struct {
 	cmd            *cobra.Command
 	wait, lease    time.Duration
@@ -113,16 +113,16 @@ func copyCommand() *cobra.Command {
 	var o copying
 	cmd := &cobra.Command{
 		Use:   "copy FROM TO [TYPE...]",
-		Short: "Move types to another directory or store: copy their files, check the copies, and have workers go on there",
+		Short: "Move types to another directory or store: copy their files, check the copies, and let workers continue there",
 		Long: `FROM and TO are directories, or stores as in --store: mongodb: (the database of --url), mongodb://host/database, s3://bucket/prefix,
-shared:/directory. @FILE is a file whose only line is that, or a pipe: everybody can see a password on the command line with ps.
-Without TYPE all types in FROM are copied, one after the other.
+shared:/directory. @FILE reads the address from a file or pipe that has it as its only line: ps shows a password on the command line to every
+user. Without TYPE all types in FROM are copied, one after the other.
 
-The older files of a type are copied while its workers go on. Then its lock is taken, the newest file is sealed and copied as well,
-and the registry names the new place: workers started there go on in a new file, and workers in the old place refuse the type. Start
-them with the new address then. Nothing is removed from FROM: do that when the copies have been verified and backed up.
+The older files of a type are copied while its workers continue. Then copy takes its lock, seals and copies the newest file,
+and registers the new place: workers started there continue in a new file, and workers in the old place refuse the type. Restart
+them with the new address. Nothing is removed from FROM: remove the files after the copies have been verified and backed up.
 
-If it is interrupted, workers in the old place go on. Run it again: what was copied is not copied again.
+If it is interrupted, workers in the old place continue. Run it again: files that were copied are not copied again.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost copy data mongodb: --url mongodb://db1,db2,db3/shop
@@ -175,7 +175,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 	return cmd
 }
 
-// copyPlace returns the directory, or the address of the store, that an argument stands for.
+// copyPlace returns the directory or the store address that an argument stands for.
 func copyPlace(cmd *cobra.Command, arg, url string) (string, error) {
 	place, err := cli.Address(cmd, arg)
 	if err == nil && isStore(place) {
@@ -184,14 +184,14 @@ func copyPlace(cmd *cobra.Command, arg, url string) (string, error) {
 	return place, err
 }
 
-// run copies the types, or all types if there are none.
+// run copies the types, or all types in o.from if types is empty.
 func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string) (err error) {
 	from, to := o.from, o.to
 	if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
 		return cli.Usagef("%s and %s are the same place", from.name(), to.name())
 	}
 	if to.place != nil {
-		// rule: nothing is written to a store that was not seen to let one of many creates succeed.
+		// rule: nothing is written to a store before a probe has shown that it lets only one of several creates succeed.
 		if err := to.place.Probe(ctx); err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 	}
 	var errs []error
 	for _, typ := range types {
-		if ctx.Err() != nil { // a signal: the others were not copied
+		if ctx.Err() != nil { // a signal: the remaining types are not copied
 			errs = append(errs, ctx.Err())
 			break
 		}
@@ -216,7 +216,7 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 	return errors.Join(errs...)
 }
 
-// copyType copies a type, and prints what was done.
+// copyType copies a type, and prints the result.
 func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string) error {
 	fsys := o.from.fs(ctx)
 	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
@@ -232,7 +232,7 @@ func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string
 		opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
 	}
 	var r *worker.CopyReport
-	turn := admin.Turn{Why: o.cmd.CommandPath(), Wait: admin.Wait} // files that are being copied are not removed meanwhile
+	turn := admin.Turn{Why: o.cmd.CommandPath(), Wait: admin.Wait} // prevents that files are removed while they are copied
 	err := turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
 		r, err = worker.Copy(ctx, cfg, typ, opts)
 		return err
@@ -248,9 +248,9 @@ func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string
 func copyError(typ string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrHeld):
-		return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, typ)
+		return fmt.Errorf("%w; stop the workers of type %s, or ask them to release it with --wait 1m", err, typ)
 	case errors.Is(err, fs.ErrNotExist):
-		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is nothing to copy of type %s: %w; fencepost types show %s says where its file is", typ, err, typ)}
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("nothing to copy for type %s: %w; fencepost types show %s says where its file is", typ, err, typ)}
 	}
 	return err
 }
@@ -258,18 +258,18 @@ func copyError(typ string, err error) error {
 // printCopied prints the result of copying a type.
 func printCopied(out io.Writer, typ string, r *worker.CopyReport, from, to *copyEnd) {
 	if r.Already {
-		printable.Fprintf(out, "%s  is in %s already\n", typ, to.name())
+		printable.Fprintf(out, "%s  is already in %s\n", typ, to.name())
 		return
 	}
 	there := ""
 	if n := r.Files - r.Copied; n > 0 {
-		there = fmt.Sprintf(", %d of them there already", n)
+		there = fmt.Sprintf(", %d of them already there", n)
 	}
 	printable.Fprintf(out, "%s  from %s to %s  files: %d%s  records: %s; start its workers with %s\n", typ, from.name(), to.name(), r.Files, there,
 		humanize.Comma(int64(r.NextIndex)), to.argument())
 }
 
-// typesIn returns the types that have files in a place. There is one at least.
+// typesIn returns the types that have files in a place, at least one.
 func typesIn(e *copyEnd) (types []string, err error) {
 	paths, err := e.files("")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -24,9 +24,9 @@ import (
 func deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
-		Short: "Show the dead letters, publish them again, or remove them",
-		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refuses the message. They stay until they
-are published again (requeue) or removed (rm).`,
+		Short: "Show dead letters, publish them again, or remove them",
+		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refused the message. They are kept until
+they are published again (requeue) or removed (rm).`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -34,7 +34,7 @@ are published again (requeue) or removed (rm).`,
 	return cmd
 }
 
-// deadSelection is what chooses letters in all four commands.
+// deadSelection chooses letters in all four commands.
 type deadSelection struct {
 	selection
 	reason string
@@ -64,7 +64,7 @@ type letterRow struct {
 	Reason        string            `json:"reason"`
 	Attempts      int               `json:"attempts"`
 	Worker        string            `json:"worker"`
-	Damaged       string            `json:"damaged,omitempty"` // which of the fields above cannot be read
+	Damaged       string            `json:"damaged,omitempty"` // which of the fields above are unreadable
 	Bytes         int               `json:"bytes"`             // of the payload
 	Headers       map[string]string `json:"headers,omitempty"`
 	Payload       *string           `json:"payload,omitempty"`
@@ -82,7 +82,7 @@ func deadLsCommand() *cobra.Command {
 	limit := cli.Count(1000)
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the dead letters: type, ID, when, how often tried, why",
+		Short: "List dead letters: type, ID, time, attempts, size, reason",
 		Example: `  fencepost dead ls
   fencepost dead ls --type orders --since 24h --reason timeout
   fencepost dead ls -o json | jq -r '.[].id'`,
@@ -196,7 +196,7 @@ func printLetter(cmd *cobra.Command, format string, l queue.DeadLetter) error {
 	}
 	switch {
 	case l.Incomplete:
-		printable.Fprintf(out, "payload    gone in part: its removal was cut off; remove it again with fencepost dead rm\n")
+		printable.Fprintf(out, "payload    incomplete: its removal was interrupted; remove it again with fencepost dead rm\n")
 	case !utf8.Valid(l.Payload):
 		printable.Fprintf(out, "payload    %d bytes, not text; see --output raw\n", len(l.Payload))
 	case cli.IsTerminal(out):
@@ -207,7 +207,7 @@ func printLetter(cmd *cobra.Command, format string, l queue.DeadLetter) error {
 	return nil
 }
 
-// deadAction is what requeue and rm share: type by type, they work on the letters that were there when they began.
+// deadAction is shared by requeue and rm. Type by type, they work on the letters that existed when they began with the type.
 type deadAction struct {
 	deadSelection
 	adminFlags
@@ -239,10 +239,10 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// change is requeue or rm of the chosen letters.
+// change requeues or removes the chosen letters.
 type change func(admin.Letters, context.Context, *fencepost.Backend, admin.Turn, admin.Progress) (admin.Outcome, error)
 
-// run makes a change, and prints what it did, or lists the letters (dryRun).
+// run makes a change and prints the outcome, or lists the letters (dryRun).
 func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do change, print func(admin.Outcome)) error {
 	if a.dryRun {
 		return a.list(ctx, cmd, b)
@@ -257,13 +257,13 @@ func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 	return a.found(b, o.Chosen, o.Missing)
 }
 
-// found says what was not.
+// found returns an error if nothing was chosen, or IDs are missing.
 func (a *deadAction) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
 	switch {
 	case chosen == 0:
 		return noDead(b.Name)
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, one of them is %s", len(missing), missing[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, for example %s", len(missing), missing[0])}
 	}
 	return nil
 }
@@ -278,7 +278,7 @@ func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.
 	})
 	if err == nil && len(rows) > 0 {
 		err = printLetters(cmd.OutOrStdout(), rows)
-		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
+		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters match, nothing was changed\n", len(rows))
 	}
 	if err != nil {
 		return err
@@ -293,10 +293,10 @@ func deadRequeueCommand() *cobra.Command {
 		Short: "Publish dead letters again, as new messages at the end of their types",
 		Long: `Requeue publishes the chosen letters as new messages, with new IDs, in the order in which they were first published, and removes
 each letter once its message is stored. It takes the letters that exist when it begins with their type; a message that fails again
-meanwhile is left for the next run.
+in the meantime is left for the next run.
 
-Stopping it at any time loses nothing. If this program dies after it stored a message and before it removed the letter, the letter is
-still listed, and requeueing it again publishes the message twice.
+It can be stopped at any time without losing anything. If this program dies after it stored a message and before it removed the letter,
+the letter is still listed, and requeueing it again publishes the message twice.
 
 ` + adminHelp + `
 
@@ -323,8 +323,8 @@ func deadRmCommand() *cobra.Command {
 	var a deadAction
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
-		Short: "Remove dead letters for good",
-		Long: `Rm removes the chosen letters with their messages, for good.
+		Short: "Remove dead letters permanently",
+		Long: `Rm permanently removes the chosen letters with their messages.
 
 ` + adminHelp,
 		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a

@@ -30,7 +30,7 @@ import (
 
 const (
 	demoTimeout = 5 * time.Minute       // the whole demo
-	demoPoll    = 10 * time.Millisecond // looking for a worker to kill
+	demoPoll    = 10 * time.Millisecond // poll interval while looking for a worker to kill
 	pathHeader  = "path"
 )
 
@@ -40,15 +40,15 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Publish a source tree, drain it with workers, kill one of them, and check every byte",
 		Long: `Demo publishes every file of a source tree (the installed Go toolchain's by default), one message per file, its type taken
-from the file's extension. It starts worker processes over all types, kills one with SIGKILL while it holds a lock and is
+from the file's extension. It starts worker processes for all types, kills one with SIGKILL while it holds a lock and is
 in the middle of appending, and lets the others finish. Then it verifies every file, and compares path and SHA-256 of
 every message in them with the originals.
 
-Without --url it runs embedded, with no server. With --url mongodb://… it uses a database of its own on that server, and
-drops it at the end. With --store the files are in a store, in a part of it that is the demo's own and is removed at the
-end. The workers then share no directory, and the killed worker's files go on without its disk.
+Without --url it runs embedded, with no server. With --url mongodb://… it creates its own database on that server, and
+drops it at the end. With --store the files are in a store, in a part of it that the demo creates and removes at the end.
+The workers then share no directory, and the files of the killed worker continue without its disk.
 
-With --ui it prints the address of pages on which all of this can be watched with a browser, as with fencepost ui. They stay until Ctrl-C.
+With --ui it also serves the pages of fencepost ui, prints their address, and keeps them open until Ctrl-C.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost demo
@@ -64,7 +64,7 @@ With --ui it prints the address of pages on which all of this can be watched wit
 				if err := cli.NoDirWithStore(cmd); err != nil {
 					return err
 				}
-				d.dir = "" // FENCEPOST_DIR is about files
+				d.dir = "" // FENCEPOST_DIR is for files
 			}
 			stopped, stop := context.WithCancel(cmd.Context())
 			defer stop()
@@ -88,7 +88,7 @@ With --ui it prints the address of pages on which all of this can be watched wit
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
 	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
 	f.DurationVar(&d.lease, "lease", 2*time.Second, "lease of the workers' locks")
-	f.BoolVar(&d.ui, "ui", false, "pages to watch it with a browser, on a free port of this machine, until Ctrl-C")
+	f.BoolVar(&d.ui, "ui", false, "serve pages to watch it in a browser, on a free port of this machine, until Ctrl-C")
 	f.BoolVar(&d.keep, "keep", false, "keep files, logs and database")
 	return cmd
 }
@@ -97,7 +97,7 @@ With --ui it prints the address of pages on which all of this can be watched wit
 type demo struct {
 	url, dir, source string
 	files            fileFlags // the demo's own part of --store
-	used             bool      // the store: it answers
+	used             bool      // the store has answered
 	workers          int
 	lease            time.Duration
 	keep, ui         bool
@@ -109,7 +109,7 @@ type demo struct {
 	bytes     int64
 	procs     []*exec.Cmd
 	began     bool            // the database was opened
-	exited    []chan struct{} // closed when the process of that number has been waited for
+	exited    []chan struct{} // closed after the process with the same index in procs has exited
 }
 
 type original struct {
@@ -158,7 +158,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	d.say("\nNothing lost, nothing doubled, nothing changed. The whole demo took %.1f s.", time.Since(start).Seconds())
+	d.say("\nNothing lost, nothing duplicated, nothing changed. The whole demo took %.1f s.", time.Since(start).Seconds())
 	if d.keep {
 		d.say("Kept: %s, with the workers' logs; try  fencepost verify %s", d.dir, d.files.command(d.path(d.types[0])))
 	}
@@ -169,7 +169,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// prepare decides where everything goes, and returns what cleans it up.
+// prepare decides where everything goes, and returns a function that cleans up.
 func (d *demo) prepare() (cleanup func() error, err error) {
 	if d.source == "" {
 		out, err := exec.Command("go", "env", "GOROOT").Output()
@@ -216,7 +216,7 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 	for _, own := range []func() (func() error, error){d.ownURL, d.ownStore} {
 		drop, err := own()
 		if err != nil {
-			d.keep = false // there is nothing yet
+			d.keep = false // there is nothing to keep yet
 			return nil, errors.Join(err, cleanup())
 		}
 		drops = append(drops, drop)
@@ -224,7 +224,7 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 	return cleanup, nil
 }
 
-// scan reads the source tree: which files there are, and their checksums.
+// scan reads the source tree: its files and their checksums.
 func (d *demo) scan() error {
 	d.originals = make(map[string]original)
 	err := filepath.WalkDir(d.source, func(path string, e fs.DirEntry, err error) error {
@@ -260,7 +260,7 @@ func (d *demo) scan() error {
 	return nil
 }
 
-// typeOf makes a type out of a file's extension.
+// typeOf returns the type for a file's extension.
 func typeOf(path string) string {
 	ext := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
 	if queue.ValidateType(ext) != nil {
@@ -328,10 +328,10 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		defer log.Close()
 		cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
-		// ps need not show the addresses.
+		// Passed in the environment, so that ps does not show the addresses.
 		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_URL_FILE=", "FENCEPOST_STORE="+*d.files.address, "FENCEPOST_STORE_FILE=", "FENCEPOST_DIR="+d.dir)
 		cmd.Stderr = log
-		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
+		// Each worker is in its own process group: Ctrl-C reaches only the demo, which stops the workers.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("start worker %d: %w", i+1, err)
@@ -373,7 +373,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		return err
 	}
 	if heir, after, ok := d.heir(victim, typ, killed); ok {
-		d.say("take over worker %d got the lock after %.1f s, fenced the dead writer off and went on with %q", heir+1, after.Seconds(), typ)
+		d.say("take over worker %d got the lock after %.1f s, fenced off the dead writer and continued with %q", heir+1, after.Seconds(), typ)
 	}
 	d.say("          everything drained %.1f s after the workers started", time.Since(start).Seconds())
 	return nil
@@ -417,7 +417,7 @@ func (d *demo) check(ctx context.Context, _ *fencepost.Backend) error {
 		}
 	}
 	if len(wrong) > 0 {
-		return &cli.Error{Code: cli.ExitIntegrity, Err: fmt.Errorf("%d messages are not what was published, the first is %s", len(wrong), wrong[0])}
+		return &cli.Error{Code: cli.ExitIntegrity, Err: fmt.Errorf("%d messages differ from what was published, the first is %s", len(wrong), wrong[0])}
 	}
 	d.say("verify    %d files, %s, all good", len(reports), humanize.IBytes(uint64(bytes)))
 	d.say("compare   %s of %s messages have the path and SHA-256 of their original, each exactly once (%.1f s)\n",

@@ -16,8 +16,8 @@ func TestDemoRefusesWrongPlaces(t *testing.T) {
 	shared := t.TempDir()
 	for args, want := range map[string]string{
 		"--store mongodb:":                                      "add --url mongodb://host/",
-		"--store mongodb://bob:secret@db1/shop":                 "leave the database's name out",
-		"--url mongodb://bob:secret@db1/shop":                   "leave the database's name out",
+		"--store mongodb://bob:secret@db1/shop":                 "leave out the database name",
+		"--url mongodb://bob:secret@db1/shop":                   "leave out the database name",
 		"--store gs://bucket/prefix":                            "is no address of a store",
 		"--store s3://":                                         "bucket",
 		"--store s3://bucket/x?zone=secret":                     "endpoint, region, path-style, sse",

@@ -18,10 +18,10 @@ import (
 	"github.com/fencepost/fencepost"
 )
 
-// The worker that the demo kills, and what becomes of its type.
+// The worker that the demo kills, and the takeover of its type.
 
-// killOne waits until a worker is in the middle of the largest type, and kills it. It looks while the worker is frozen, so what it saw
-// still holds when the signal arrives, and a worker that is quicker than this process cannot finish in between.
+// killOne waits until a worker is in the middle of the largest type, and kills it. It stops the worker before it checks, so the result
+// still holds when the signal arrives, and a fast worker cannot finish in between.
 func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
 	largest := d.largest()
 	for {
@@ -59,12 +59,12 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 					return 0, "", err
 				}
 			}
-			return 0, "", errors.New("the workers were done before one could be killed; try a larger --source")
+			return 0, "", errors.New("the workers finished before one could be killed; try a larger --source")
 		}
 	}
 }
 
-// largest returns the types that have the most messages, and how many.
+// largest returns the types with the most messages, and their number.
 func (d *demo) largest() map[string]int {
 	counts := make(map[string]int)
 	for _, o := range d.originals {
@@ -75,7 +75,7 @@ func (d *demo) largest() map[string]int {
 	return counts
 }
 
-// inTheMiddle reports whether a type's file has some of its messages, and the queue others.
+// inTheMiddle reports whether some of a type's messages are in its file and others still in the queue.
 func inTheMiddle(ctx context.Context, b *fencepost.Backend, typ string, total int) bool {
 	depth, err := b.Queue.Depth(ctx, typ, total)
 	return err == nil && depth.Pending > 0 && (depth.Pending < total || total < 10)
@@ -105,7 +105,7 @@ func (d *demo) allExited() bool {
 	return true
 }
 
-// failed returns what a worker that has ended said, unless it ended well.
+// failed returns the exit code and the end of the log of a worker that has exited, or nil if its exit code is 0.
 func (d *demo) failed(i int) error {
 	code := d.procs[i].ProcessState.ExitCode()
 	if code == 0 {
@@ -132,7 +132,7 @@ func (d *demo) logTail(i int) (tail []error) {
 	return tail
 }
 
-// heir finds out from the logs which worker took over the dead one's type, and how long after the kill.
+// heir returns which worker took over the type of the dead one, and how long after the kill. It reads the workers' logs.
 func (d *demo) heir(victim int, typ string, killed time.Time) (worker int, after time.Duration, ok bool) {
 	for i := range d.procs {
 		if i == victim {

@@ -21,20 +21,19 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// Where the demo keeps its messages and files. It never uses what others use: neither their queue,
-// nor the files that their database registers. So it makes a part of its own everywhere, and removes
-// that part alone.
+// Where the demo keeps its messages and files. It never touches the queue of other programs or the
+// files that their database registers. It creates its own part everywhere, and removes only that part.
 
 const cleanupTimeout = 30 * time.Second
 
-// ownName returns a name that nobody else uses, for what a command makes.
+// ownName returns a unique name for something that a command creates.
 func ownName(command, sep string) string {
 	var r [4]byte
 	rand.Read(r[:])
 	return strings.Join([]string{"fencepost", command, hex.EncodeToString(r[:])}, sep)
 }
 
-// ownURL gives the demo a database of its own, and returns what removes it.
+// ownURL gives the demo its own database, and returns a function that removes it.
 func (d *demo) ownURL() (drop func() error, err error) {
 	if d.url != "" {
 		d.url, drop, err = ownDatabase("demo", "--url", d.url)
@@ -46,19 +45,19 @@ func (d *demo) ownURL() (drop func() error, err error) {
 }
 
 // ownDatabase puts a fresh database name into a MongoDB URL, the value of a command's flag, and
-// returns what drops it.
+// returns a function that drops the database.
 func ownDatabase(command, flag, rawURL string) (string, func() error, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || !store.IsMongo(rawURL) {
-		return rawURL, func() error { return nil }, nil // opening it tells what is wrong
+		return rawURL, func() error { return nil }, nil // opening it reports the error
 	}
 	if u.Path != "" && u.Path != "/" {
-		return "", nil, cli.Usagef("%s %s: %s makes a database of its own; leave the database's name out", flag, fencepost.Redact(rawURL), command)
+		return "", nil, cli.Usagef("%s %s: %s creates its own database; leave out the database name", flag, fencepost.Redact(rawURL), command)
 	}
 	name := ownName(command, "_")
 	u.Path = "/" + name
 	if q := u.Query(); u.User != nil && !q.Has("authSource") {
-		// Without a database in the URL, users are looked for in admin: so they still are.
+		// Without a database in the URL, users are authenticated against admin. That must not change.
 		q.Set("authSource", "admin")
 		u.RawQuery = q.Encode()
 	}
@@ -77,7 +76,7 @@ func ownDatabase(command, flag, rawURL string) (string, func() error, error) {
 	}, nil
 }
 
-// ownStore gives the demo a part of its own of the store, and returns what removes it.
+// ownStore gives the demo its own part of the store, and returns a function that removes it.
 func (d *demo) ownStore() (drop func() error, err error) {
 	address := *d.files.address
 	nothing := func() error { return nil }
@@ -85,7 +84,7 @@ func (d *demo) ownStore() (drop func() error, err error) {
 		return nothing, nil
 	}
 	if address == "mongodb:" && !store.IsMongo(d.url) {
-		return nil, cli.Usagef("--store mongodb: means the database of --url, and the demo's is an embedded one without it; add --url mongodb://host/, or use --store mongodb://host/")
+		return nil, cli.Usagef("--store mongodb: means the database of --url, and without --url the demo uses an embedded one; add --url mongodb://host/, or use --store mongodb://host/")
 	}
 	if err := store.Check(address, d.url); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func (d *demo) ownStore() (drop func() error, err error) {
 	dir, isShared := strings.CutPrefix(address, cli.SharedScheme)
 	switch {
 	case address == "mongodb:":
-		return nothing, nil // it goes with the database
+		return nothing, nil // it is dropped with the database
 	case isShared:
 		own := filepath.Join(dir, ownName("demo", "-"))
 		if err := os.Mkdir(own, 0o700); err != nil {
@@ -113,8 +112,8 @@ func (d *demo) ownStore() (drop func() error, err error) {
 	return d.clearStore, nil
 }
 
-// openStore opens the store of --store, and asks it something, so that a missing bucket is reported before anything is
-// published. The workers make sure that it keeps its word.
+// openStore opens the store of --store, and sends it a request, so that a missing bucket is reported before anything is
+// published. The workers probe whether it keeps its guarantees.
 func (d *demo) openStore(ctx context.Context) error {
 	if err := d.files.open(ctx); err != nil || d.files.place == nil {
 		return err
@@ -127,7 +126,7 @@ func (d *demo) openStore(ctx context.Context) error {
 // clearStore removes everything from the demo's part of the store.
 func (d *demo) clearStore() error {
 	if !d.used {
-		return nil // nothing is in it
+		return nil // it is empty
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
@@ -137,7 +136,7 @@ func (d *demo) clearStore() error {
 	return nil
 }
 
-// path is the path of a type's file.
+// path returns the path of a type's file.
 func (d *demo) path(typ string) string {
 	dir := d.dir
 	if d.files.place != nil {

@@ -25,10 +25,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// mongoBackend is implemented by a queue that is in MongoDB.
+// mongoBackend is implemented by a queue in MongoDB.
 type mongoBackend interface{ DB() *mongo.Database }
 
-// withQueue is withBackend without a Locker, which would set up what is only to be looked at.
+// withQueue is withBackend without a Locker, which would create its collection and index in a MongoDB database that is only to be examined.
 func withQueue(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
 	if !strings.HasPrefix(url, "mongodb") {
 		return withBackend(cmd, url, f)
@@ -48,10 +48,10 @@ func setupCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "Make the collections and indexes that Fencepost uses; with --check only say what is missing",
-		Long: `Setup makes the collection of locks with its TTL index. Everything else is made when it is first used, and messages need no
-index but the one that every collection has. Workers and producers do the same if their permissions allow it; setup is for
-databases where they do not. The embedded database needs nothing.`,
+		Short: "Create the collections and indexes that Fencepost uses; with --check only report what is missing",
+		Long: `Setup creates the collection of locks with its TTL index. Everything else is created when it is first used, and messages need no
+index except the one on _id. Workers and producers do the same if their permissions allow it; setup is for databases where they do
+not. The embedded database needs no setup.`,
 		Example: `  fencepost setup --url-file admin-url      # the URL of a user who may create indexes
   fencepost setup --check --url mongodb://db1/shop`,
 		Args: cli.NoArgs,
@@ -90,17 +90,17 @@ func doctorCommand() *cobra.Command {
 	var files fileFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [TYPE]…",
-		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
-		Long: `Doctor looks at everything that workers rely on. It writes only a test file to the directory or test values to the store, and removes
+		Short: "Check server, indexes, clocks, directory, files and pending messages, and say how to fix what is wrong",
+		Long: `Doctor checks everything that workers rely on. It writes only a test file to the directory or test values to the store, and removes
 them. It exits with 1 if something would prevent workers from working, or one of the oldest 100 messages of a type cannot be appended, with 3 if
-a file is not the registered one, or a file of a type is missing, cut, renamed or a copy, and with 4 if no type has a name that is given. A
-warning is about something that works, but not as well as it could.
+a file is not the registered one, or a file of a type is missing, cut, renamed or a copy, and with 4 if no type has the given name. A
+warning means that something works, but not as well as it could.
 
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
-Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.
+To find damaged bytes in the middle of a file, use "fencepost verify", which reads all files.
 
-It looks at the files and messages of all types, or of those that are named, by name or glob. When --within has passed it starts no further
-type, and reports how many it skipped.`,
+It checks the files and messages of all types, or of those given by name or glob. After --within it starts no further type, and reports how
+many it skipped.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
   fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:
@@ -111,7 +111,7 @@ type, and reports how many it skipped.`,
 	cmd.Flags().StringVar(&dir, "dir", "data", "directory of the files")
 	files.address, files.url = store.Flag(cmd), url
 	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
-	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "look at files for this long, at most, and then at messages for as long")
+	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "check files for at most this long, and then messages for as long again")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -148,7 +148,7 @@ type, and reports how many it skipped.`,
 			if unlisted != nil {
 				return errors.Join(ctx.Err(), unlisted)
 			}
-			// What is found during a cancellation means nothing.
+			// Findings made during a cancellation mean nothing.
 			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
 		})
 		// The place of the files can be examined without the queue, unless the files are in its database.
@@ -159,7 +159,7 @@ type, and reports how many it skipped.`,
 			return cli.Stoppedf("stopped before everything was looked at")
 		}
 		if code := cli.Code(err); code == cli.ExitNothing {
-			d.bad(cmp.Or(d.code, code), "server", "%v", err) // what was found before says more
+			d.bad(cmp.Or(d.code, code), "server", "%v", err) // the exit code of earlier findings takes precedence
 		} else if err != nil {
 			d.bad(code, "server", "%v", err)
 		}
@@ -187,8 +187,8 @@ type finding struct {
 
 type doctor struct {
 	files    fileFlags
-	types    []string      // to look at
-	within   time.Duration // of looking at files, and of looking at messages
+	types    []string      // to check
+	within   time.Duration // for checking files, and again for checking messages
 	findings []finding
 	code     int // the program's exit code
 }
@@ -212,7 +212,7 @@ func (d *doctor) print(w io.Writer) {
 	}
 }
 
-// examineServer looks at what kind of server it is, its indexes and its clock.
+// examineServer checks the kind of server, its indexes and its clock.
 func (d *doctor) examineServer(ctx context.Context, b *fencepost.Backend) {
 	if m, ok := b.Queue.(mongoBackend); ok {
 		d.examineMongo(ctx, m.DB())
@@ -246,10 +246,10 @@ func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
 		Msg     string `bson:"msg"`
 	}
 	if err := db.RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&build); err != nil {
-		d.warn("server", "does not tell its version: %v", err)
+		d.warn("server", "does not report its version: %v", err)
 	}
 	if err := db.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
-		d.warn("server", "does not tell what it is: %v", err)
+		d.warn("server", "does not report whether it is a replica set: %v", err)
 	}
 	switch {
 	case build.FerretDB.Version != "":
@@ -260,7 +260,7 @@ func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
 		d.good("server", "MongoDB %s, replica set %s", build.Version, hello.SetName)
 		d.examineMajority(ctx, db)
 	default:
-		d.warn("server", "MongoDB %s, standalone: when it crashes it may lose messages that were confirmed; use a replica set", build.Version)
+		d.warn("server", "MongoDB %s, standalone: a crash may lose confirmed messages; use a replica set", build.Version)
 	}
 	d.good("writes", "publishes, dead letters, files and locks are acknowledged by a majority, whatever write concern the URL has")
 	switch err := mongolock.CheckSetup(ctx, db, mongolock.Options{}); {
@@ -284,7 +284,7 @@ func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
 	}
 	err := db.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&status)
 	if err != nil || status.Majority == 0 {
-		d.good("writes", "which members are up was not told to this user")
+		d.good("writes", "this user may not see which members are up")
 		return
 	}
 	bearing := 0
@@ -301,15 +301,15 @@ func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
 	case bearing < status.Majority:
 		d.bad(cli.ExitFailed, "writes", "%d members can acknowledge writes, a majority is %d: nothing can be published or locked; %s", bearing, status.Majority, strings.Join(down, ", "))
 	case len(down) > 0:
-		d.warn("writes", "%s: the others are enough for now", strings.Join(down, ", "))
+		d.warn("writes", "%s: the other members are enough for now", strings.Join(down, ", "))
 	case bearing == status.Majority:
-		d.warn("writes", "when one of the %d data-bearing members is down, nothing can be published or locked; three of them bear one failure", bearing)
+		d.warn("writes", "when one of the %d data-bearing members is down, nothing can be published or locked; three of them tolerate one failure", bearing)
 	default:
 		d.good("writes", "%d members can acknowledge writes, a majority is %d", bearing, status.Majority)
 	}
 }
 
-// examineDirectory looks at the file system that the files are on.
+// examineDirectory checks the directory of the files and its file system.
 func (d *doctor) examineDirectory(dir string, overlay bool) {
 	if err := storage.CheckDirectory(dir, storage.Options{AllowOverlay: overlay}); err != nil {
 		d.bad(cli.ExitFailed, "directory", "%v", err)
@@ -318,7 +318,7 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.good("directory", "%s does not exist yet; the first worker makes it", dir)
+		d.good("directory", "%s does not exist yet; the first worker creates it", dir)
 	case err != nil:
 		d.bad(cli.ExitFailed, "directory", "%v", err)
 	case !info.IsDir():
@@ -326,37 +326,37 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 	default:
 		f, err := os.CreateTemp(dir, ".doctor-*")
 		if err != nil {
-			d.bad(cli.ExitFailed, "directory", "nothing can be written in %s: %v; run as the user of the workers, or give that user access", dir, err)
+			d.bad(cli.ExitFailed, "directory", "%s is not writable: %v; run as the user of the workers, or give that user access", dir, err)
 			return
 		}
 		f.Close()
 		os.Remove(f.Name())
-		d.good("directory", "%s can be written, on a file system that can be trusted", dir)
+		d.good("directory", "%s is writable, on a trusted file system", dir)
 	}
 }
 
-// examineStore opens the store of the files, and tests whether it keeps its word. It returns whether files can be looked for in it.
+// examineStore opens the store of the files, and probes whether it keeps its guarantees. It returns whether files can be checked in it.
 func (d *doctor) examineStore(ctx context.Context) bool {
 	if err := d.files.open(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
 		return false
 	}
-	// rule: a store that does not keep its word is bad, whatever else is well.
+	// rule: a store that breaks its guarantees is bad, even if everything else is fine.
 	if err := d.files.place.Probe(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
 	} else {
-		d.good("store", "%s let one of 32 creates of the same value succeed, as it must", d.files.place.Name)
+		d.good("store", "%s let one of 32 creates of the same value succeed, as required", d.files.place.Name)
 	}
 	return true
 }
 
-// late reports whether there is no time left for the types from next on, and warns about it.
+// late reports whether no time is left for the types from next on, and warns about them.
 func (d *doctor) late(what string, began time.Time, next int) bool {
 	if time.Since(began) < d.within {
 		return false
 	}
 	rest := d.types[next:]
-	d.warn(what, "%d of %d types were not looked at, the first one is %s: the time was over; use a longer --within, or name types", len(rest), len(d.types), rest[0])
+	d.warn(what, "%d of %d types were not checked, the first one is %s: time ran out; use a longer --within, or name types", len(rest), len(d.types), rest[0])
 	return true
 }
 
@@ -378,7 +378,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 		case !ok:
 			continue // nothing was written yet
 		}
-		// As workers do; what is only older than it was is found by nothing else.
+		// The check that workers make. Nothing else finds a file that is only older than it was.
 		wrong := []error{storage.CheckRegistered(d.files.fs(), dir, typ, storageEntry(f))}
 		if wrong[0] == nil {
 			var chain storage.Chain
@@ -391,7 +391,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 		}
 		for _, err := range wrong {
 			if errors.As(err, new(*storage.HoleError)) {
-				err = fmt.Errorf("%w; to see which messages were in it: fencepost verify %s", err, d.files.commandForAll(dir))
+				err = fmt.Errorf("%w; fencepost verify %s shows which messages were in it", err, d.files.commandForAll(dir))
 			}
 			d.bad(cli.Code(err), "files", "%v", d.files.remedied(err))
 		}
@@ -412,16 +412,16 @@ func storageEntry(f queue.RegistryEntry) storage.Entry {
 	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
 }
 
-// tellWhatIsKept says which generations are not here, so that what a repair gave up is looked for.
+// tellWhatIsKept reports that generations are missing, so that the operator looks for messages that a repair gave up.
 func (d *doctor) tellWhatIsKept(typ, dir string, chain storage.Chain) {
 	if newest := chain[len(chain)-1].Generation; newest > uint64(len(chain)) {
 		d.good("files", "%s: %d of %d generations are here; the others were archived, replaced by a compaction, or given up by a repair: fencepost verify %s says "+
-			"what is lost, and where what is kept begins", typ, len(chain), newest, d.files.commandForAll(dir))
+			"what is lost, and where the kept messages begin", typ, len(chain), newest, d.files.commandForAll(dir))
 	}
 }
 
-// compareNewest looks for signs that the newest file of a type is used with another database, too, or that this one was set back. Workers may be
-// at work, so what the database knows is read after the file.
+// compareNewest looks for signs that the newest file of a type is used with another database, too, or that this database was restored to an
+// earlier state. Workers may be running, so the registry entry is read after the file.
 func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ string, newest *storage.Link) error {
 	if newest.Err != nil {
 		return nil
@@ -432,17 +432,17 @@ func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ st
 	}
 	switch {
 	case f.Generation < newest.Generation:
-		d.warn("files", "%s is registered as generation %d: the database was set back, or a worker was interrupted; the next worker of the type registers %s",
+		d.warn("files", "%s is registered as generation %d: the database was restored to an earlier state, or a worker was interrupted; the next worker of the type registers %s",
 			typ, f.Generation, newest.Path)
 	case f.FileID == newest.FileID && f.Epoch < newest.Epoch:
-		d.warn("files", "%s was opened with epoch %d, and this database knows of epoch %d: it was set back, or workers of another database use this directory, "+
-			"too, and take the files from one another for ever; fencepost verify -v says which host and process opened it last", newest.Path, newest.Epoch, f.Epoch)
+		d.warn("files", "%s was opened with epoch %d, and this database knows of epoch %d: it was restored to an earlier state, or workers of another database use this directory, "+
+			"too, and keep taking the files from one another; fencepost verify -v says which host and process opened it last", newest.Path, newest.Epoch, f.Epoch)
 	}
 	return nil
 }
 
-// checkChain checks whether the files of a type follow one another and miss no slot, and returns them. It reads their headers and ends. That the
-// newest is here was checked before: the registry names it.
+// checkChain checks that the files of a type follow one another and that no slot is missing, and returns the files. It reads their headers and
+// ends. It does not check that the newest is here: CheckRegistered did.
 func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []error) {
 	chain, err := storage.ReadChain(fsys, dir, typ)
 	if err != nil {

@@ -101,14 +101,14 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 func TestDoctorSaysWhatItDidNotLookAt(t *testing.T) {
 	q := queuetest.NewMemory()
 	types := []string{"a", "b", "c"}
-	for within, want := range map[time.Duration]string{0: "3 of 3 types were not looked at, the first one is a", time.Hour: "can be appended"} {
+	for within, want := range map[time.Duration]string{0: "3 of 3 types were not checked, the first one is a", time.Hour: "can be appended"} {
 		d := &doctor{types: types, within: within}
 		if err := d.examineMessages(t.Context(), q); err != nil || len(d.findings) != 1 || !strings.Contains(d.findings[0].Text, want) {
 			t.Errorf("messages within %v: %+v, %v; want %q", within, d.findings, err, want)
 		}
 	}
 	d := &doctor{types: types}
-	if err := d.examineFiles(t.Context(), q, t.TempDir()); err != nil || len(d.findings) != 1 || d.findings[0].Verdict != "warning" || !strings.Contains(d.findings[0].Text, "3 of 3 types were not looked at") {
+	if err := d.examineFiles(t.Context(), q, t.TempDir()); err != nil || len(d.findings) != 1 || d.findings[0].Verdict != "warning" || !strings.Contains(d.findings[0].Text, "3 of 3 types were not checked") {
 		t.Errorf("files: %+v, %v", d.findings, err)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fileFlags say where the files are that the arguments of a command name: in directories, or in the
+// fileFlags say where the files named in the arguments of a command are: in directories, or in the
 // store of --store.
 type fileFlags struct {
 	address, url *string
-	place        *store.Place // nil: directories
+	place        *store.Place // the open store; nil: directories
 }
 
 func (f *fileFlags) add(cmd *cobra.Command, url *string) {
@@ -42,7 +42,7 @@ func (f *fileFlags) close() {
 	}
 }
 
-// fs is for package storage; nil is the operating system's.
+// fs returns the file system for package storage; nil is the operating system's.
 func (f *fileFlags) fs() storage.FS {
 	if f.place == nil {
 		return nil
@@ -50,7 +50,7 @@ func (f *fileFlags) fs() storage.FS {
 	return f.place.FS
 }
 
-// remedied adds to an error the command that helps against it.
+// remedied adds to an error the command that helps.
 func (f *fileFlags) remedied(err error) error {
 	if f.place == nil {
 		return cli.WithRemedy(err)
@@ -58,7 +58,7 @@ func (f *fileFlags) remedied(err error) error {
 	return cli.InStore(err, f.place.Address)
 }
 
-// out writes to w what is for people: it calls files of a store by their name and the store's.
+// out returns a writer to w for output to people, which names files of a store by their name and the store's.
 func (f *fileFlags) out(w io.Writer) io.Writer {
 	if f.place == nil {
 		return w
@@ -66,7 +66,7 @@ func (f *fileFlags) out(w io.Writer) io.Writer {
 	return cli.StoreWriter(w, f.place.Name)
 }
 
-// command are the arguments of a command for a file, as a person would write them.
+// command returns the arguments of a command for a file, as a user would type them.
 func (f *fileFlags) command(path string) string {
 	if f.place == nil {
 		return path
@@ -74,7 +74,7 @@ func (f *fileFlags) command(path string) string {
 	return cli.StoreArgument(f.place.Address) + " " + filepath.Base(path)
 }
 
-// commandForAll are the arguments of a command for all files of a directory, or of the store.
+// commandForAll returns the arguments of a command for all files of a directory, or of the store.
 func (f *fileFlags) commandForAll(dir string) string {
 	if f.place == nil {
 		return dir
@@ -82,13 +82,13 @@ func (f *fileFlags) commandForAll(dir string) string {
 	return cli.StoreArgument(f.place.Address)
 }
 
-// whole are directories, or in a store types, all of whose files are there to be looked at.
+// whole is a set of directories, or of types in a store, whose files are all among those of a command.
 type whole map[chainKey]bool
 
 func (w whole) has(k chainKey) bool { return w[chainKey{dir: k.dir}] || w[k] }
 
-// paths returns the files that the arguments of a command stand for, and of what they are all the
-// files.
+// paths returns the files that the arguments of a command stand for, and the directories or types
+// that are among them completely.
 func (f *fileFlags) paths(command string, args []string) (paths []string, all whole, err error) {
 	if f.place == nil {
 		return filePaths(command, args)
@@ -116,7 +116,7 @@ func (f *fileFlags) paths(command string, args []string) (paths []string, all wh
 	return paths, all, nil
 }
 
-// ofType returns the files of a type in the store, "" is all types. There is one at least.
+// ofType returns the files of a type in the store, at least one; "" means all types.
 func (f *fileFlags) ofType(typ string) ([]string, error) {
 	paths, err := f.place.Files(typ)
 	if err == nil && len(paths) == 0 {
@@ -125,8 +125,8 @@ func (f *fileFlags) ofType(typ string) ([]string, error) {
 	return paths, err
 }
 
-// one returns the file that an argument names: in a store, where a type stands for all its files,
-// the one that choose picks.
+// one returns the file that an argument names. In a store, where a type stands for all its files,
+// choose picks one of them.
 func (f *fileFlags) one(arg string, choose func(paths []string) string) (string, error) {
 	if f.place == nil {
 		_, err := os.Stat(arg)
@@ -151,7 +151,7 @@ func (f *fileFlags) size(path string) (int64, error) {
 	return sizeIn(f.fs(), path)
 }
 
-// sizeIn returns the size of a file of a file system, bytes; nil is the operating system's.
+// sizeIn returns the size of a file in a file system, bytes; nil is the operating system's.
 func sizeIn(fsys storage.FS, path string) (int64, error) {
 	if fsys == nil {
 		return sizeOf(path)
@@ -174,13 +174,13 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// exists returns an error that matches fs.ErrNotExist if a file is not there.
+// exists returns an error that matches fs.ErrNotExist if a file does not exist.
 func (f *fileFlags) exists(path string) error {
 	_, err := f.size(path)
 	return err
 }
 
-// meant returns an error if there is no arg, by the error of looking for it, and arg is not the name of a file either:
+// meant returns a usage error if arg does not exist, according to err from looking for it, and does not look like a file name:
 // it may be the name of a type.
 func meant(arg string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(arg, storage.FileName("")) {
@@ -189,7 +189,7 @@ func meant(arg string, err error) error {
 	return nil
 }
 
-// filesIn returns the paths of the types' files in a directory, whose name may be any text: to filepath.Glob some names are patterns.
+// filesIn returns the paths of the types' files in a directory. It does not use filepath.Glob, which takes some directory names for patterns.
 func filesIn(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
@@ -213,7 +213,7 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 			return nil, nil, err
 		}
 		if err != nil || !info.IsDir() {
-			paths = append(paths, arg) // opening it tells what is wrong
+			paths = append(paths, arg) // opening it reports the error
 			continue
 		}
 		found, err := filesIn(arg)

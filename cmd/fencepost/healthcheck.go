@@ -20,20 +20,20 @@ import (
 func healthcheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "healthcheck [URL]",
-		Short: "Ask a worker whether it is ready; for containers, which have no other program to do it",
-		Long: `Healthcheck requests the URL and exits with 0 if the answer is 2xx, else with 1, within --timeout. Without a URL it requests /readyz of the
+		Short: "Check whether a worker is ready, for containers without another HTTP client",
+		Long: `Healthcheck requests the URL and exits with 0 if the response is 2xx, else with 1, within --timeout. Without a URL it requests /readyz of the
 worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 		Example: `  fencepost healthcheck
   fencepost healthcheck http://127.0.0.1:9090/livez`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return cli.Usagef("unexpected argument %q; there is one URL", args[1])
+				return cli.Usagef("unexpected argument %q; give one URL", args[1])
 			}
 			return nil
 		},
 	}
 	listen := cmd.Flags().String("listen", ":9090", "the worker's --listen")
-	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "how long to wait for the answer")
+	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "how long to wait for the response")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -45,7 +45,7 @@ worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 		if len(args) > 0 {
 			target = args[0]
 			if u, err := url.Parse(target); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-				return cli.Usagef("%q is not a URL to check; write it as in http://127.0.0.1:9090/readyz", target)
+				return cli.Usagef("%q is not an http or https URL; write it as in http://127.0.0.1:9090/readyz", target)
 			}
 		} else {
 			var err error
@@ -60,7 +60,7 @@ worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 	return cmd
 }
 
-// readyURL is where a worker of this machine that listens at addr says whether it is ready.
+// readyURL returns the readiness URL of a worker on this machine that listens at addr.
 func readyURL(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -75,14 +75,14 @@ func readyURL(addr string) (string, error) {
 	return "http://" + net.JoinHostPort(host, port) + "/readyz", nil
 }
 
-// checkHealth returns nil if target answers 2xx. A redirect is somebody else's answer.
+// checkHealth returns nil if target responds with 2xx. It does not follow redirects: the target of one is not the worker.
 func checkHealth(ctx context.Context, target string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return cli.Usagef("%w", err)
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true}, // and no proxy: the worker is here
+		Transport:     &http.Transport{DisableKeepAlives: true}, // no proxy: the worker is local
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(req)
@@ -97,5 +97,5 @@ func checkHealth(ctx context.Context, target string) error {
 		return nil
 	}
 	why, _ := bufio.NewReader(io.LimitReader(res.Body, 500)).ReadString('\n')
-	return fmt.Errorf("%s answers %s: %s", target, res.Status, strings.TrimSpace(why))
+	return fmt.Errorf("%s responds with %s: %s", target, res.Status, strings.TrimSpace(why))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/internal/printable"
 )
 
-// jsonArray writes an array element by element, in the form of printJSON. An array without end is of a command that failed.
+// jsonArray writes an array element by element, in the format of printJSON. A command that fails leaves its array without an end.
 type jsonArray struct {
 	w     io.Writer
 	begun bool

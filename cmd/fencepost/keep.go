@@ -35,24 +35,24 @@ func keepCommand() *cobra.Command {
 	var k keeper
 	cmd := &cobra.Command{
 		Use:   "keep DIRECTORY|FILE… | --store ADDRESS [TYPE]…",
-		Short: "Remove old files of types: those that are older than --age, or too many for --size",
+		Short: "Remove old files of types: files older than --age, or the oldest beyond --size",
 		Long: `Keep removes files that were sealed (--max-file-size of the worker, compact, repair), oldest first, with the messages in them. A directory
 stands for all types in it, and a file for all files of its type. With --store arguments are types; none means all.
 
   --age 30d        files that were sealed longer ago: all their messages are older
   --size 100GiB    the oldest files, until those of a type have no more than this together
-  --replaced       files that compact or repair replaced, once the file with their messages was read whole
+  --replaced       files that compact or repair replaced, after the file with their messages was read completely
 
 The time when a file was sealed comes from the clock of the worker that sealed it. --age compares it with this machine's clock or the database's,
 whichever is earlier. Files that have the messages of removed ones, because of compact or repair, are read first.
 
-Workers continue meanwhile. The newest file of a type is never removed, nor one that is not sealed. Nothing is removed of a type if a file is missing,
-cut, renamed or a copy, or if the newest is not the one that the database names. Copies are refused as before: what workers have to know
-of older messages is in the newest file.
+Workers continue in the meantime. The newest file of a type is never removed, nor one that is not sealed. Nothing of a type is removed if a file is
+missing, cut, renamed or a copy, or if the newest is not the one that the database names. Duplicates are refused as before: everything that
+workers must know about older messages is in the newest file.
 
 ` + adminHelp + `
 
-The last line of a type is removed=… bytes=… and what is left of it. It is no error if nothing is to be removed.
+The last line for each type is removed=… bytes=… and the rest that is kept. Finding nothing to remove is not an error.
 ` + cli.ExitHelp,
 		Example: `  fencepost keep --age 30d --dry-run data
   fencepost keep --age 30d --size 100GiB --yes data/orders.fpl
@@ -65,7 +65,7 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 	cmd.Flags().Var(&k.age, "age", "remove files that were sealed longer ago than this, as in 30d or 12h")
 	cmd.Flags().Var(&k.size, "size", "remove the oldest files of a type while all of them have more bytes than this together, as in 100GiB")
 	cmd.Flags().BoolVar(&k.replaced, "replaced", false, "remove files that a compaction or repair replaced")
-	cmd.Flags().BoolVar(&k.dryRun, "dry-run", false, "say what would be removed, remove nothing")
+	cmd.Flags().BoolVar(&k.dryRun, "dry-run", false, "print what would be removed, remove nothing")
 	cmd.Flags().BoolVar(&k.yes, "yes", false, "really remove them")
 	cmd.Flags().BoolVarP(&k.quiet, "quiet", "q", false, "no progress bar")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -79,7 +79,7 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 		case k.age == 0 && k.size == 0 && !k.replaced:
 			return cli.Usagef("name what to remove: --age, as in --age 30d, --size, as in --size 100GiB, or --replaced")
 		case k.dryRun == k.yes:
-			return cli.Usagef("messages in removed files are gone for good: look first with --dry-run, then give --yes")
+			return cli.Usagef("messages in removed files are lost permanently: check first with --dry-run, then give --yes")
 		}
 		if err := k.files.open(cmd.Context()); err != nil {
 			return err
@@ -97,7 +97,7 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 		return withBackend(cmd, *k.url, func(ctx context.Context, b *fencepost.Backend) error {
 			var errs []error
 			for _, t := range types {
-				if ctx.Err() != nil { // a signal: the others were not looked at
+				if ctx.Err() != nil { // a signal: the remaining types are not processed
 					errs = append(errs, ctx.Err())
 					break
 				}
@@ -114,7 +114,7 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 	return cmd
 }
 
-// typesOf returns the types of files, and where they are, each once.
+// typesOf returns the types of files with their directories, each once.
 func typesOf(paths []string) (types []chainKey, err error) {
 	for _, path := range paths {
 		t, ok := chainOf(path)
@@ -142,7 +142,7 @@ func (k *keeper) keep(ctx context.Context, cmd *cobra.Command, b *fencepost.Back
 	if k.files.place != nil {
 		o.FS = k.files.place.Until(ctx)
 	}
-	// Of two clocks the one that is behind decides what is old.
+	// The clock that is behind decides which files are old.
 	if o.Now, err = b.Queue.Now(ctx); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (k *keeper) keep(ctx context.Context, cmd *cobra.Command, b *fencepost.Back
 	return err
 }
 
-// print says what was removed of a type, or would be.
+// print prints what was removed of a type, or would be.
 func (k *keeper) print(t chainKey, r *storage.KeepReport) {
 	would, bytes := "removed", int64(0)
 	if k.dryRun {
@@ -176,7 +176,7 @@ func (k *keeper) print(t chainKey, r *storage.KeepReport) {
 		printable.Fprintf(k.out, "%s  %s  %s  sealed %s  %s: %s\n", f.Path, index, humanize.IBytes(uint64(f.Size)), f.SealedAt.UTC().Format(time.RFC3339), would, f.Why)
 	}
 	for _, name := range r.Ended {
-		printable.Fprintf(k.out, "%s  removed: an earlier run had begun to\n", filepath.Join(t.dir, name))
+		printable.Fprintf(k.out, "%s  removed: completes an earlier run\n", filepath.Join(t.dir, name))
 	}
 	n := len(r.Old)
 	dry := ""

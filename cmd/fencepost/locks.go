@@ -28,7 +28,7 @@ func locksCommand() *cobra.Command {
 	return cmd
 }
 
-// The json output of locks. Dates are the server's.
+// The json output of locks. Times are by the server's clock.
 type (
 	lockRow struct {
 		Name      string      `json:"name"`
@@ -47,7 +47,7 @@ type (
 		Instance     string  `json:"instance,omitempty"`
 		Why          string  `json:"why,omitempty"`
 		LeaseSeconds float64 `json:"lease_seconds"`
-		Permits      int     `json:"permits,omitempty"` // at most so many share the lock; none: exclusive
+		Permits      int     `json:"permits,omitempty"` // how many holders may share the lock; none: exclusive
 		Asked        string  `json:"asked_to_release,omitempty"`
 	}
 )
@@ -79,7 +79,7 @@ func (h holderRow) lease() time.Duration {
 	return time.Duration(h.LeaseSeconds * float64(time.Second)).Round(time.Millisecond)
 }
 
-// ago prints how long before now a date of the server was.
+// ago returns how long before now a time of the server's clock was.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -93,8 +93,8 @@ func locksLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the locks: holder, fencing token, lease, last renewal",
-		Long: `Ls lists the locks that are held. A lock whose holder died stays listed until another program wants it. Dates are the server's, for
-information only: no program uses them to decide.`,
+		Long: `Ls lists the locks that are held. A lock whose holder died stays listed until another program wants it. Times are from the server's clock
+and for information only: no program bases decisions on them.`,
 		Example: `  fencepost locks ls
   fencepost locks ls --all -o json`,
 		Args: cli.NoArgs,
@@ -158,7 +158,7 @@ func locksShowCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show one lock: its holder and why, who waits for it, what was done by force",
+		Short: "Show one lock: its holder and why, the waiters, a release by force",
 		Example: `  fencepost locks show orders
   fencepost locks show --url mongodb://localhost/shop -o json orders`,
 	}
@@ -221,7 +221,7 @@ func (r lockRow) print(w io.Writer, now time.Time) {
 	}
 }
 
-// nothingMatched gives errors about what is not there their exit code.
+// nothingMatched gives errors about locks that do not exist or are not held their exit code.
 func nothingMatched(err error) error {
 	if errors.Is(err, lock.ErrUnknown) || errors.Is(err, lock.ErrNotHeld) {
 		return &cli.Error{Code: cli.ExitNothing, Err: err}
@@ -236,7 +236,7 @@ func locksWatchCommand() *cobra.Command {
 		Use:   "watch [NAME]…",
 		Short: "Print a line whenever a lock changes hands, until stopped",
 		Long: `Watch polls the locks, all or the named ones, and prints a line for each that was acquired, handed over or released since the last
-poll. Several changes between two polls are one line; the token shows how many grants there were.`,
+poll. Several changes between two polls result in one line; the token shows how many grants there were.`,
 		Example: `  fencepost locks watch
   fencepost locks watch -o json orders audit | jq .holders`,
 	}
@@ -280,7 +280,7 @@ poll. Several changes between two polls are one line; the token shows how many g
 	return cmd
 }
 
-// sameHolders tells whether only renewals happened between two looks at a lock.
+// sameHolders reports whether nothing but renewals happened to a lock between a and b.
 func sameHolders(a, b lock.Record) bool {
 	return a.Token == b.Token && (a.Damaged == nil) == (b.Damaged == nil) && slices.EqualFunc(a.Holds(), b.Holds(), func(x, y lock.Hold) bool { return x.ID == y.ID && x.Asked == y.Asked })
 }

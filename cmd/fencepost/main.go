@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 	"runtime/debug"
-	_ "time/tzdata" // for TZ, where there are no files of time zones, as in the image
+	_ "time/tzdata" // for TZ on systems without time zone files, such as the image
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"
@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// memoryLimit, in bytes, is where the garbage collector begins to work harder: commands keep far less than that of any file, and their
-// garbage must not add up to 256 MiB (docs/limits.md).
+// memoryLimit, in bytes, is where the garbage collector begins to work harder. Commands hold far less than that of any file, and their
+// garbage must not push them to 256 MiB (docs/limits.md).
 const memoryLimit = 192 << 20
 
 func main() {
@@ -27,8 +27,7 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fencepost",
 		Short: "Exactly-once, ordered, single-writer binary logs, fed from a queue by as many workers as you like",
-		Long: `Fencepost inspects and operates what producers publish and workers write: the files, the types in the queue and the locks. It also serves
-them over HTTP.
+		Long: `Fencepost inspects and operates the files that workers write, the types in the queue, and the locks. It also serves messages over HTTP.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost demo                       # the whole thing on this machine, with a worker killed in the middle
@@ -41,7 +40,7 @@ them over HTTP.
 		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	// The demo starts worker processes from this very program.
+	// The demo starts worker processes from this program.
 	w := workercmd.New()
 	w.Hidden = true
 	cmd.AddCommand(demoCommand(), topCommand(), uiCommand(), serveCommand(), verifyCommand(), catCommand(), tailCommand(), compactCommand(), copyCommand(), keepCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), scheduledCommand(), healthcheckCommand(), conformCommand(), w)

@@ -12,11 +12,11 @@ import (
 type byteProgress struct {
 	mu    sync.Mutex
 	bar   *progressbar.ProgressBar
-	sizes map[string]int64 // of the files, when it started
+	sizes map[string]int64 // of the files, at the start
 	done  map[string]int64
 }
 
-// newByteProgress shows the progress over files whose size tells size.
+// newByteProgress shows the progress over files; size returns the size of one.
 func newByteProgress(w io.Writer, what string, paths []string, size func(path string) (int64, error)) *byteProgress {
 	p := &byteProgress{sizes: map[string]int64{}, done: map[string]int64{}}
 	total := int64(0)
@@ -39,7 +39,7 @@ func (p *byteProgress) file(path string) func(done, total int64) {
 	return func(done, total int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if grown := total - p.sizes[path]; grown > 0 { // or a compaction reads the files before it, too
+		if grown := total - p.sizes[path]; grown > 0 { // the file has grown, or a compaction also reads the files before it
 			p.bar.AddMax64(grown)
 			p.sizes[path] = total
 		}
@@ -51,7 +51,7 @@ func (p *byteProgress) file(path string) func(done, total int64) {
 	}
 }
 
-// more adds a file, unless it is there already.
+// more adds a file, unless the bar already has it.
 func (p *byteProgress) more(path string, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *byteProgress) more(path string, size int64) {
 	p.sizes[path] = size
 	ended, done := p.bar.IsFinished(), p.bar.State().CurrentNum
 	p.bar.AddMax64(size)
-	if ended { // with the files before: a bar that has come to its end shows nothing more
+	if ended { // a bar that has reached its end shows nothing more
 		p.bar.Reset()
 		p.bar.Add64(done)
 	}
@@ -74,7 +74,7 @@ func (p *byteProgress) finish(path string) {
 	}
 }
 
-// clear takes the bar off the terminal, so that something else can be printed.
+// clear removes the bar from the terminal, so that something else can be printed.
 func (p *byteProgress) clear() {
 	if p != nil {
 		p.bar.Clear()

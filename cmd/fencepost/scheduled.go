@@ -19,7 +19,7 @@ import (
 func scheduledCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scheduled",
-		Short: "Show the delayed messages, or remove them",
+		Short: "Show delayed messages, or remove them",
 		Long: `Delayed messages were published with producer publish --delay or --at. When one is due, a worker makes it a normal message at the
 end of its type. Until then types ls does not count it.`,
 		Args: cli.NoArgs,
@@ -29,7 +29,7 @@ end of its type. Until then types ls does not count it.`,
 	return cmd
 }
 
-// delayedSelection is what chooses delayed messages in both commands.
+// delayedSelection chooses delayed messages in both commands.
 type delayedSelection struct{ selection }
 
 func (s *delayedSelection) delayed() admin.Delayed { return admin.Delayed{Types: s.types, IDs: s.ids} }
@@ -43,7 +43,7 @@ type delayedRow struct {
 	Type      string    `json:"type"`
 	ID        string    `json:"id"`
 	Due       time.Time `json:"due"`
-	InSeconds float64   `json:"in_seconds"` // negative: it is due
+	InSeconds float64   `json:"in_seconds"` // time until it is due; negative: overdue
 	Published time.Time `json:"published"`
 	Bytes     int       `json:"bytes"` // of the payload
 }
@@ -58,7 +58,7 @@ func scheduledLsCommand() *cobra.Command {
 	limit := cli.Count(1000)
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the delayed messages, the first to become due first",
+		Short: "List delayed messages, the earliest due first",
 		Example: `  fencepost scheduled ls
   fencepost scheduled ls --type orders -n 10
   fencepost scheduled ls -o json | jq -r '.[].id'`,
@@ -123,8 +123,8 @@ func scheduledRmCommand() *cobra.Command {
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
-		Short: "Remove delayed messages for good",
-		Long: `Rm removes the chosen delayed messages for good. Those that workers are promoting at the same moment stay; the exit code is 7 then.
+		Short: "Remove delayed messages permanently",
+		Long: `Rm permanently removes the chosen delayed messages. Messages that workers are promoting at that moment stay; the exit code is then 7.
 
 ` + adminHelp,
 		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a
@@ -164,7 +164,7 @@ func scheduledRmCommand() *cobra.Command {
 	return cmd
 }
 
-// list is rm --dry-run.
+// list implements rm --dry-run.
 func (s *delayedSelection) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
 	now, err := b.Queue.Now(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *delayedSelection) list(ctx context.Context, cmd *cobra.Command, b *fenc
 	})
 	if err == nil && len(rows) > 0 {
 		err = printDelayed(cmd.OutOrStdout(), rows)
-		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
+		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages match, nothing was changed\n", len(rows))
 	}
 	if err != nil {
 		return err
@@ -187,13 +187,13 @@ func (s *delayedSelection) list(ctx context.Context, cmd *cobra.Command, b *fenc
 	return s.found(b, len(rows), missing)
 }
 
-// found says what was not.
+// found returns an error if nothing was chosen, or IDs are missing.
 func (s *delayedSelection) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
 	switch {
 	case chosen == 0:
 		return noDelayed(b.Name)
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, one of them is %s", len(missing), missing[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, for example %s", len(missing), missing[0])}
 	}
 	return nil
 }

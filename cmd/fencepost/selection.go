@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// selection is what chooses dead letters, or delayed messages: their types, and their IDs as arguments.
+// selection chooses dead letters or delayed messages, by type and by ID. The IDs are arguments.
 type selection struct {
 	url   *string
 	types []string
@@ -16,15 +16,15 @@ type selection struct {
 // add adds the flags. what names the things to choose from.
 func (s *selection) add(cmd *cobra.Command, what string) {
 	s.url = cli.URLFlag(cmd)
-	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable; counts on the command line only")
+	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable; takes effect on the command line only")
 }
 
-// parse takes environment and arguments in.
+// parse reads the environment and the arguments.
 func (s *selection) parse(cmd *cobra.Command, args []string) error {
 	if err := cli.FromEnv(cmd); err != nil {
 		return err
 	}
-	// rule: a type is chosen on the command line only. FENCEPOST_TYPE, and type in a file, are what a worker serves.
+	// rule: a type is chosen on the command line only. FENCEPOST_TYPE, and type in a config file, say what a worker serves.
 	if !cli.OnCommandLine(cmd.Flags().Lookup("type")) {
 		s.types = nil
 	}

@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	serveShutdown = time.Second            // for answers that are on their way when all requests are settled
+	serveShutdown = time.Second            // for responses still being sent after all requests are settled
 	serveMemory   = 512 << 20              // bytes, see memoryLimit: a server has many clients
-	serveGarbage  = 400                    // percent of what is in use, see debug.SetGCPercent: little is, and each request leaves garbage
-	tailOfDir     = 200 * time.Millisecond // between two looks for more
-	tailOfStore   = time.Second            // the same in a store, where each look is a request
+	serveGarbage  = 400                    // percent of the live heap, see debug.SetGCPercent: it is small, and each request leaves garbage
+	tailOfDir     = 200 * time.Millisecond // poll interval of a tail
+	tailOfStore   = time.Second            // the same in a store, where each poll is a request
 	tailHeartbeat = 5 * time.Second
 )
 
-// serveFlags are those of fencepost serve.
+// serveFlags are the flags of fencepost serve.
 type serveFlags struct {
 	url, dir, store         *string
 	listen                  string
@@ -43,7 +43,7 @@ type serveFlags struct {
 	mostConnections, mostUp int
 	log                     *cli.LogFlags
 	access                  api.Access
-	open                    bool // to other machines
+	open                    bool // whether it listens to other machines
 }
 
 func serveCommand() *cobra.Command { return new(serveFlags).command() }
@@ -52,20 +52,20 @@ func (f *serveFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Publish and read messages over HTTP",
-		Long: `Serve answers HTTP requests of programs in any language, and prints its address: they publish messages, read the messages that are in the files, and
-follow them as they are appended. docs/http.md in the repository shows how, docs/openapi.yaml describes every request.
+		Long: `Serve lets programs in any language publish messages, read the messages in the files, and follow them as they are appended, over HTTP. It prints
+its address. docs/http.md in the repository shows how to use it, docs/openapi.yaml describes every request.
 
 A publish request is answered when the message is stored durably or refused. If the outcome is unknown, the answer is 504. It is then safe to
 repeat the request with the same Idempotency-Key.
 
-It answers this machine only, and asks for no token. To be reached from other machines it needs --token-file or --client-ca.
+By default it answers this machine only and requires no token. To be reachable from other machines it needs --token-file or --client-ca.
 
-Files are read where this program reaches them: in --dir on this machine, or in --store.
+It reads the files in --dir on this machine, or in --store.
 
 On SIGTERM or SIGINT it finishes the requests in progress, for up to --stop-timeout, answers new ones with 503, and ends. A second signal ends it
 at once; clients then do not know the outcome of requests in progress.
 
-Files of tokens and certificates are read again when they have changed.`,
+Token and certificate files are read again after they change.`,
 		Example: `  fencepost serve
   fencepost serve token shop --allow publish --types 'orders,invoices.*' >>tokens
   fencepost serve --url mongodb://localhost/shop --store mongodb: --listen :8080
@@ -77,16 +77,16 @@ Files of tokens and certificates are read again when they have changed.`,
 	f.store = cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:9096", "address to answer at; port 0 takes a free one")
-	fl.StringSliceVar(&f.hosts, "listen-host", nil, "host name under which it may be asked for, beside the machine's own and names without a dot; repeatable")
-	fl.StringVar(&f.tokenFile, "token-file", "", "file of tokens that requests have to show: lines of fencepost serve token")
-	fl.StringVar(&f.cert, "tls-cert", "", "certificate of the server and those between it and its authority, as PEM")
+	fl.StringSliceVar(&f.hosts, "listen-host", nil, "host name accepted in requests, in addition to the machine's own and names without a dot; repeatable")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file of tokens, one of which each request must present: lines printed by fencepost serve token")
+	fl.StringVar(&f.cert, "tls-cert", "", "certificate of the server, followed by any intermediate certificates, as PEM")
 	fl.StringVar(&f.key, "tls-key", "", "key of --tls-cert, as PEM")
-	fl.StringVar(&f.clientCA, "client-ca", "", "certificates of authorities, as PEM: clients need a certificate that one of them has signed")
+	fl.StringVar(&f.clientCA, "client-ca", "", "certificates of authorities, as PEM: each client needs a certificate signed by one of them")
 	fl.DurationVar(&f.wait, "timeout", 30*time.Second, "how long a publish waits for its outcome")
-	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting, with a request that it sends or an answer that it takes")
-	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long requests under way are waited for at the end")
+	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting while it sends a request or receives a response")
+	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long to wait for requests in progress when stopping")
 	fl.DurationVar(&f.connect, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
-	fl.IntVar(&f.mostConnections, "max-connections", 256, "requests in progress at a time; a few connections more are kept for probes")
+	fl.IntVar(&f.mostConnections, "max-connections", 256, "requests in progress at a time; a few more connections are reserved for probes")
 	fl.IntVar(&f.mostUp, "count-up-to", backlog.DefaultMax, "count at most this many messages of a type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -123,16 +123,16 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 		return err
 	}
 	host, _, err := net.SplitHostPort(f.listen)
-	f.open = err == nil && !cli.Loopback(host) // opening it tells what is wrong
-	// rule: what other machines reach asks for credentials: everybody could publish, and read every message.
+	f.open = err == nil && !cli.Loopback(host) // ops.Open reports an error
+	// rule: a server that other machines can reach requires credentials. Without them, anyone could publish, and read every message.
 	if f.open && f.tokenFile == "" && f.clientCA == "" {
-		return cli.Usagef("--listen %s is reached from other machines, and everybody there could publish and read; ask for tokens with --token-file, "+
-			"or for certificates with --client-ca, or listen on 127.0.0.1", f.listen)
+		return cli.Usagef("--listen %s is reachable from other machines, where anyone could publish and read; require tokens with --token-file, "+
+			"or certificates with --client-ca, or listen on 127.0.0.1", f.listen)
 	}
 	return f.load()
 }
 
-// load reads the files of credentials.
+// load reads the credential files.
 func (f *serveFlags) load() (err error) {
 	if f.tokenFile != "" {
 		if f.access.Tokens, err = api.LoadTokens(f.tokenFile); err != nil {
@@ -147,7 +147,7 @@ func (f *serveFlags) load() (err error) {
 	return nil
 }
 
-// run connects, and answers until a signal.
+// run connects, and serves until a signal.
 func (f *serveFlags) run(cmd *cobra.Command) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(serveMemory)
@@ -189,14 +189,14 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 	return f.answer(ctx, patient, cmd, s, log)
 }
 
-// answer serves until ctx ends, and then settles what is under way while patient lasts.
+// answer serves until ctx ends, and then waits for the requests in progress, for up to f.stop or until patient ends.
 func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s *api.Server, log zerolog.Logger) error {
 	l, host, err := ops.Open(f.listen)
 	if err != nil {
 		return errors.Join(err, s.Close(patient))
 	}
 	if f.open && f.access.TLS == nil {
-		log.Warn().Msg("tokens and messages cross the network readable for everybody; use --tls-cert, or let only a proxy with TLS reach this address")
+		log.Warn().Msg("tokens and messages cross the network unencrypted; use --tls-cert, or let only a proxy with TLS reach this address")
 	}
 	server, scheme := s.HTTP(host), "http"
 	served := make(chan error, 1)
@@ -209,7 +209,7 @@ func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s 
 	printable.Fprintf(cmd.OutOrStdout(), "%s://%s/\n", scheme, shownAddress(host, l.Addr()))
 	select {
 	case <-ctx.Done():
-		log.Info().Msg("stopping: requests under way are finished, new ones are refused")
+		log.Info().Msg("stopping: requests in progress are finished, new ones are refused")
 	case err = <-served:
 		err = fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
@@ -234,9 +234,9 @@ func serveTokenCommand() *cobra.Command {
 	var types []string
 	cmd := &cobra.Command{
 		Use:   "token NAME",
-		Short: "Make a token of a client, and its line for --token-file",
-		Long: `Token makes a new random token. It prints the token on stderr, once, for the client; and on stdout the line for the file that --token-file names, which
-has only a hash of it. To revoke a token, remove its line.`,
+		Short: "Create a token for a client, and its line for --token-file",
+		Long: `Token creates a new random token. It prints the token for the client on stderr, and on stdout the line for the file that --token-file names. The
+line contains only a hash, so the token cannot be shown again. To revoke a token, remove its line.`,
 		Example: `  fencepost serve token shop >>tokens
   fencepost serve token billing --allow publish,read --types 'orders,invoices.*' >>tokens`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -253,15 +253,15 @@ has only a hash of it. To revoke a token, remove its line.`,
 			if err != nil {
 				return cli.Usagef("%w", err)
 			}
-			// A token whose line is not in the file would be refused.
+			// The line comes first: the server would refuse a token whose line is not in the file.
 			if _, err := printable.Fprintf(cmd.OutOrStdout(), "%s\n", line); err != nil {
-				return fmt.Errorf("the line of the token was not written, and the token is not shown; remove what was written of the line, and run this again: %w", err)
+				return fmt.Errorf("the line of the token was not written completely, so the token is not shown; remove the incomplete line and run this again: %w", err)
 			}
-			_, err = printable.Fprintf(cmd.ErrOrStderr(), "the token of %s, which is shown only now: %s\n", args[0], secret)
+			_, err = printable.Fprintf(cmd.ErrOrStderr(), "the token of %s, shown only once: %s\n", args[0], secret)
 			return err
 		},
 	}
 	cmd.Flags().StringSliceVar(&allow, "allow", allow, "what the client may do: publish, read")
-	cmd.Flags().StringSliceVar(&types, "types", nil, "types that it may use, by name or glob as in 'orders.*'; without, all")
+	cmd.Flags().StringSliceVar(&types, "types", nil, "types that the client may use, as names or globs such as 'orders.*'; without, all")
 	return cmd
 }

@@ -32,7 +32,7 @@ func serveWith(t *testing.T, args ...string) error {
 func makeToken(t *testing.T, file string, args ...string) string {
 	t.Helper()
 	code, line, errs := runRoot(t, append([]string{"serve", "token"}, args...)...)
-	_, token, ok := strings.Cut(errs, "which is shown only now: ")
+	_, token, ok := strings.Cut(errs, "shown only once: ")
 	if code != cli.ExitOK || !ok || strings.Contains(line, strings.TrimSpace(token)) {
 		t.Fatalf("%d %q %q", code, line, errs)
 	}

@@ -122,10 +122,10 @@ func TestToolsReadAStore(t *testing.T) {
 		says []string // in what is printed
 		not  string
 	}{
-		{"verify", 0, []string{"audit.fpl in " + store + "  OK", "orders.fpl in " + store + "  OK", "goes on in orders@0002.fpl in " + store, "orders@0002.fpl in " + store + "  OK  3 messages", "3 files  OK 3  4 messages\n"}, ""},
+		{"verify", 0, []string{"audit.fpl in " + store + "  OK", "orders.fpl in " + store + "  OK", "continues in orders@0002.fpl in " + store, "orders@0002.fpl in " + store + "  OK  3 messages", "3 files  OK 3  4 messages\n"}, ""},
 		{"verify orders", 0, []string{"orders.fpl in", "orders@0002.fpl in"}, "audit"},
 		{"verify -v orders@0002.fpl audit", 0, []string{"orders@0002.fpl in", "audit.fpl in", "generation 2"}, "orders.fpl"},
-		{"cat orders", 0, []string{"one\ntwo\nthree\n", "orders.fpl in " + store + ": a compaction or repair replaced it"}, "login"},
+		{"cat orders", 0, []string{"one\ntwo\nthree\n", "orders.fpl in " + store + " was replaced by a compaction or repair"}, "login"},
 		{"cat orders@0002.fpl audit", 0, []string{"one\ntwo\nthree\nlogin\n"}, ""},
 		{"cat --salvage audit.fpl", 0, []string{"login\n"}, ""},
 		{"cat --from 1 --count 1 orders", 0, []string{"two\n"}, "one"},

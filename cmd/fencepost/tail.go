@@ -24,16 +24,16 @@ func tailCommand() *cobra.Command {
 	var files fileFlags
 	cmd := &cobra.Command{
 		Use:   "tail FILE | --store ADDRESS TYPE|FILE",
-		Short: "Print the last messages of a type, and with -f those that are appended from now on",
+		Short: "Print the last messages of a type, and with -f new ones as they are appended",
 		Long: `Tail prints the last messages of a file's type and, with --follow, waits for more until it is stopped. Where the file was sealed
-(size limit, compaction, repair) it continues in the newest one. It prints durable messages only; to know which are, it syncs the file
-itself. --unsynced prints messages sooner, which a crash may still undo.
+(size limit, compaction, repair) it continues in the newest one. It prints durable messages only; to make sure that they are, it syncs
+the file itself. --unsynced prints messages sooner, which a crash may still undo.
 
 It stops with exit code 3 when the file was removed or replaced or is damaged, or when a file between FILE and the newest one is missing,
 cut, renamed or a copy. Formats are those of cat.`,
 		Example: `  fencepost tail data/orders.fpl
   fencepost tail -f --format json data/orders.fpl | jq .payload
-  fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes
+  fencepost tail -f --from 0 data/orders.fpl        # everything, and then new messages
   fencepost tail -f --store mongodb: --url mongodb://db1,db2,db3/shop orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
@@ -72,9 +72,9 @@ cut, renamed or a copy. Formats are those of cat.`,
 	files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().Var(format, "format", "how messages are printed")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
-	cmd.Flags().VarP(&lines, "lines", "n", "start with this many of the messages that are there")
+	cmd.Flags().VarP(&lines, "lines", "n", "start with this many of the existing messages")
 	cmd.Flags().Uint64Var(&from, "from", 0, "start at this index instead, in FILE or one of its successors")
-	cmd.Flags().BoolVar(&unsynced, "unsynced", false, "also print what is not durable yet")
+	cmd.Flags().BoolVar(&unsynced, "unsynced", false, "also print messages that are not durable yet")
 	return cmd
 }
 
@@ -82,10 +82,10 @@ type tailer struct {
 	out      *messageWriter
 	unsynced bool
 	fs       storage.FS    // nil: the operating system's
-	files    storage.Chain // from the named one on
+	files    storage.Chain // the named file and its successors
 }
 
-// chain checks the files from path on against each other. A file under another name is looked at alone.
+// chain checks path and its successors against each other. A file whose name is not that of a type's file is read alone.
 func (t *tailer) chain(path string) error {
 	k, ok := chainOf(path)
 	if !ok {
@@ -107,7 +107,7 @@ func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
 	return storage.OpenReader(path, storage.ReaderOptions{FS: t.fs, From: from, Durable: !t.unsynced})
 }
 
-// last finds the index that is n before the end of the newest file of the type of path, and the file
+// last returns the index n before the end of the newest file of the type of path, and the file
 // that has it.
 func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 	for {
@@ -123,7 +123,7 @@ func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 		}
 		if seal != nil {
 			successor := t.next(path)
-			if successor == "" { // perhaps it has just been made
+			if successor == "" { // it may have been created since chain was read
 				successor = filepath.Join(filepath.Dir(path), storage.GenerationName(typ, seal.Generation))
 			}
 			if r, err := t.open(successor, math.MaxUint64); err == nil {
@@ -147,7 +147,7 @@ func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 	}
 }
 
-// print prints what is in the file and its successors from an index on.
+// print prints the messages of the file and its successors from an index on.
 func (t *tailer) print(path string, from uint64) error {
 	for {
 		r, err := t.open(path, from)
@@ -165,8 +165,8 @@ func (t *tailer) print(path string, from uint64) error {
 	}
 }
 
-// next returns the path of the file that comes after path, "" if none does. It need not be the one that the seal names: a compaction
-// or repair may have replaced that, and it was removed.
+// next returns the path of the file after path, "" if there is none. It need not be the one that the seal names: a compaction or repair may
+// have replaced that one, and it was removed.
 func (t *tailer) next(path string) string {
 	i := slices.IndexFunc(t.files, func(l storage.Link) bool { return filepath.Clean(l.Path) == filepath.Clean(path) })
 	if i < 0 || i+1 == len(t.files) {
@@ -175,7 +175,7 @@ func (t *tailer) next(path string) string {
 	return t.files[i+1].Path
 }
 
-// printAll prints what r reads, to its end.
+// printAll prints the messages of r, to its end.
 func (t *tailer) printAll(r *storage.Reader) error {
 	for {
 		recs, err := r.NextBatch()
@@ -191,7 +191,7 @@ func (t *tailer) printAll(r *storage.Reader) error {
 	}
 }
 
-// follow prints what is in the file from an index on, and what comes.
+// follow prints the messages of the file from an index on, and then new ones.
 func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
 	f, err := storage.Follow(path, storage.FollowOptions{FS: t.fs, From: from, Unsynced: t.unsynced})
 	if err != nil {

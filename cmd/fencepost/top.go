@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	lookTimeout   = 10 * time.Second // of looking at everything once
-	lookers       = 4                // questions to the server at a time
-	liveRows      = 100              // types on a terminal
-	liveQuestions = 1000             // types whose backlog one refresh of a terminal asks about
-	rateWindow    = 20 * time.Second // workers tell every 5 s how far their files are
+	lookTimeout   = 10 * time.Second // for one refresh
+	lookers       = 4                // concurrent queries to the server
+	liveRows      = 100              // types shown on a terminal
+	liveQuestions = 1000             // types whose backlog one refresh of a terminal queries
+	rateWindow    = 20 * time.Second // workers report the progress of their files every 5 s
 )
 
 func topCommand() *cobra.Command {
@@ -37,24 +37,24 @@ func topCommand() *cobra.Command {
 	var most, rows int
 	cmd := &cobra.Command{
 		Use:   "top [TYPE]…",
-		Short: "Watch the types: backlog, age, rate, who holds them",
-		Long: `Top shows the types, or those that are named, by name or glob, in a table that is refreshed, those with the oldest backlog first; q ends it.
+		Short: "Watch the types: backlog, age, rate, holder",
+		Long: `Top shows all types, or those given by name or glob, in a table that it refreshes, those with the oldest backlog first; q ends it.
 Without a terminal, or with --once, it prints one plain table.
 
 BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as reported by its worker. RENEWED is when the holder last renewed
-the lock, which a live one does every fifth of its lease. PLACE is where the file is, shown only if not all are in the same. LAST ERROR is what keeps a worker from draining the type now; earlier errors are
-in its log and, with --listen, in its /statusz.
+the lock, which a live holder does every fifth of its lease. PLACE is where the file is, shown only if the files are in different places.
+LAST ERROR is the error that currently keeps a worker from draining the type; earlier errors are in its log and, with --listen, in its /statusz.
 
-Top costs the server a read of index entries per type and refresh, and a read of the file's entry per type that it shows, a few at a time.
-On a terminal it shows 100 types at most, unless --count says another number, and each refresh asks about 1000 types at most: those that it
-shows, and the others in turn. Types whose backlog is not known yet come last.`,
+Top costs the server a read of index entries per type and refresh, and a read of the file's entry per type shown, a few at a time.
+On a terminal it shows at most 100 types, unless --count says otherwise, and each refresh queries at most 1000 types: those shown, and the
+others in turn. Types whose backlog is not known yet come last.`,
 		Example: `  fencepost top
   fencepost top --once
   fencepost top --count 20 'customer-*'
   fencepost top --once -o json --url mongodb://localhost/shop`,
 	}
 	url := cli.URLFlag(cmd)
-	cmd.Flags().VarP(output, "output", "o", "output format; json goes with --once")
+	cmd.Flags().VarP(output, "output", "o", "output format; json requires --once")
 	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
 	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "refresh interval")
 	cmd.Flags().IntVar(&most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
@@ -73,7 +73,7 @@ shows, and the others in turn. Types whose backlog is not known yet come last.`,
 		case refresh < 100*time.Millisecond:
 			return cli.Usagef("--refresh %v is too often; use at least 100ms", refresh)
 		case live && output.Value == "json":
-			return cli.Usagef("-o json goes with --once")
+			return cli.Usagef("-o json requires --once")
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			v := newView(b, args, most, refresh)
@@ -107,7 +107,7 @@ shows, and the others in turn. Types whose backlog is not known yet come last.`,
 type topRow struct {
 	Type          string   `json:"type"`
 	Backlog       *int     `json:"backlog,omitempty"`
-	BacklogCapped bool     `json:"backlog_capped,omitempty"` // there is more
+	BacklogCapped bool     `json:"backlog_capped,omitempty"` // the backlog is larger
 	OldestSeconds *float64 `json:"oldest_seconds,omitempty"`
 	Rate          *float64 `json:"rate,omitempty"` // messages per second into the file
 	DurableIndex  uint64   `json:"durable_index"`
@@ -119,36 +119,36 @@ type topRow struct {
 	LeaseSeconds  float64  `json:"lease_seconds,omitempty"`
 	State         string   `json:"state"`
 	Why           string   `json:"why,omitempty"`
-	LastError     string   `json:"last_error,omitempty"` // what keeps a worker from draining it
+	LastError     string   `json:"last_error,omitempty"` // the error that keeps a worker from draining it
 }
 
-// snapshot is everything as it was at one time.
+// snapshot is the result of one refresh.
 type snapshot struct {
 	Rows    []topRow
 	others  int // types without a row
-	unknown int // of all types, those whose backlog is not known
+	unknown int // number of all types whose backlog is not known
 	workers int
 	at      time.Time
 }
 
-// view looks at a backend again and again.
+// view queries a backend repeatedly.
 type view struct {
 	b      *fencepost.Backend
 	args   []string // names and globs of the types; none: all
 	rows   int      // types to show, at most; 0: all
 	depths *backlog.Sampler
-	shown  []string          // at the last look
-	files  map[string]growth // of those
+	shown  []string          // types shown at the last refresh
+	files  map[string]growth // of the types shown
 }
 
-// growth is how a file has grown, within the rateWindow. It is seen whenever its worker tells.
+// growth is how a file has grown within the rateWindow, as reported by its worker.
 type growth struct {
-	began   time.Time // first look
-	index   uint64    // at the last look
+	began   time.Time // the first look
+	index   uint64    // the index at the last look
 	changes []progress
 }
 
-// progress is how far a file was when that was first seen.
+// progress is an index of a file, and when it was first seen.
 type progress struct {
 	index uint64
 	at    time.Time
@@ -159,7 +159,7 @@ func newView(b *fencepost.Backend, args []string, most int, refresh time.Duratio
 		depths: &backlog.Sampler{Queue: b.Queue, Max: most, Every: refresh / 2, Patience: lookTimeout / 2}}
 }
 
-// look asks the server about the types, a few at a time, and about the files of those that it shows.
+// look queries the types, a few at a time, and the registry entries of those that it shows.
 func (v *view) look(ctx context.Context) (*snapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("%s did not answer within %v", v.b.Name, lookTimeout))
 	defer cancel()
@@ -234,7 +234,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	return s, nil
 }
 
-// backlogs samples the backlogs of the types, first of those that were shown last.
+// backlogs samples the backlogs of the types, first of those shown at the last refresh.
 func (v *view) backlogs(ctx context.Context, types []string) map[string]backlog.Sample {
 	was := make(map[string]bool, len(v.shown))
 	for _, typ := range v.shown {
@@ -269,10 +269,10 @@ func withCause(ctx context.Context, err error) error {
 	return err
 }
 
-// look adds what is seen now. How far the file was at the first look is old by an unknown time, so it only counts as a change later on.
+// look adds an observation. The first one does not count as a change, because it is unknown how long ago the file reached that index.
 func (g growth) look(index uint64, now time.Time) growth {
 	switch {
-	case g.began.IsZero() || index < g.index: // a database that was restored goes back
+	case g.began.IsZero() || index < g.index: // the index of a restored database is smaller
 		return growth{began: now, index: index}
 	case index > g.index:
 		g.changes = append(slices.Clone(g.changes), progress{index, now})
@@ -284,14 +284,14 @@ func (g growth) look(index uint64, now time.Time) growth {
 	return g
 }
 
-// rate is in messages per second, nil while it is not known.
+// rate returns messages per second, or nil while unknown.
 func (g growth) rate(now time.Time) *float64 {
 	perSecond := 0.0
 	last := g.began
 	if n := len(g.changes); n > 0 {
 		last = g.changes[n-1].at
 	}
-	if now.Sub(last) < rateWindow/2 { // twice as long as it takes a worker to tell
+	if now.Sub(last) < rateWindow/2 { // two reporting intervals of a worker
 		if len(g.changes) < 2 {
 			return nil
 		}
@@ -301,7 +301,7 @@ func (g growth) rate(now time.Time) *float64 {
 	return &perSecond
 }
 
-// describe returns who holds the type, and the resulting state.
+// describe sets the holder of the type, and the resulting state.
 func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 	var notes []string
 	if set := admin.State(s); set != "-" {
@@ -321,7 +321,7 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 			notes = append(notes, "asked to release: "+h.Asked)
 		}
 	} else if r.Backlog != nil && *r.Backlog > 0 && !s.DrainPaused {
-		notes = append(notes, "nobody drains it")
+		notes = append(notes, "not drained")
 	}
 	if r.State = strings.Join(notes, ", "); r.State == "" {
 		r.State = "idle"
@@ -331,7 +331,7 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 	}
 }
 
-// places returns where files of the types are, each once.
+// places returns the places of the types' files, each once.
 func (s *snapshot) places() (places []string) {
 	for _, r := range s.Rows {
 		if r.Place != "" && !slices.Contains(places, r.Place) {
@@ -379,7 +379,7 @@ func (s *snapshot) table(w io.Writer) error {
 	return t.Flush()
 }
 
-// seconds prints an age, the more roughly the older it is.
+// seconds formats an age, rounded to tenths of a second below a minute, and to seconds above.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Minute {

@@ -48,7 +48,7 @@ func TestTopState(t *testing.T) {
 		want    string
 	}{
 		{lock.Record{}, queue.Settings{}, 0, "idle"},
-		{lock.Record{}, queue.Settings{}, 3, "nobody drains it"},
+		{lock.Record{}, queue.Settings{}, 3, "not drained"},
 		{held, queue.Settings{}, 3, "held"},
 		{silent, queue.Settings{}, 0, "holder silent"},
 		{asked, queue.Settings{}, 0, "asked to release: compaction"},

@@ -17,7 +17,7 @@ import (
 
 // Control sequences of a terminal.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // a screen of its own, without a cursor, that cuts lines: some characters are wider than one column
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // the alternate screen, no cursor, no line wrap: some characters are wider than one column
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
 	clearLine   = "\x1b[K"
@@ -35,7 +35,7 @@ func watchTop(ctx context.Context, v *view, out *os.File, refresh time.Duration)
 			return fmt.Errorf("set up the terminal: %w", err)
 		}
 		defer term.Restore(in, before)
-		go readKeys(ctx, keys) // it ends with the program: a read of a terminal cannot be cancelled
+		go readKeys(ctx, keys) // may run until the program ends: a read from a terminal cannot be cancelled
 	}
 	io.WriteString(out, enterScreen)
 	defer io.WriteString(out, leaveScreen)
@@ -53,7 +53,7 @@ func watchTop(ctx context.Context, v *view, out *os.File, refresh time.Duration)
 	}
 	looking := true
 	look()
-	defer func() { // the looker must not outlive the backend
+	defer func() { // the goroutine of look must not outlive the backend
 		cancel()
 		if looking {
 			<-results
@@ -101,7 +101,7 @@ func readKeys(ctx context.Context, keys chan<- byte) {
 	}
 }
 
-// draw fills the screen, and no more than the screen.
+// draw fills the screen without scrolling it.
 func draw(out *os.File, v *view, s *snapshot, failed error) {
 	width, height, err := term.GetSize(int(out.Fd()))
 	if err != nil || width < 20 || height < 4 {
@@ -110,7 +110,7 @@ func draw(out *os.File, v *view, s *snapshot, failed error) {
 	io.WriteString(out, screen(v.b.Name, s, failed, width, height, time.Now()))
 }
 
-// screen is what draw writes.
+// screen returns the text that draw writes.
 func screen(name string, s *snapshot, failed error, width, height int, now time.Time) string {
 	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05"))
 	var body bytes.Buffer

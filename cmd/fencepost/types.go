@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// withBackend opens the backend for one command, and ends everything on the first signal.
+// withBackend opens the backend for one command. The first signal cancels ctx.
 func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
-	// Looking must not create the embedded database.
+	// A command must not create the embedded database.
 	if path, ok := strings.CutPrefix(url, "sqlite://"); ok && path != "" && !redact.MistakenPath(path) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is no database %s; publish something first, or name another one with --url", path)}
@@ -58,19 +58,19 @@ func typesCommand() *cobra.Command {
 type typeRow struct {
 	Type          string  `json:"type"`
 	Pending       int     `json:"pending"`
-	PendingCapped bool    `json:"pending_capped,omitempty"` // there are more
+	PendingCapped bool    `json:"pending_capped,omitempty"` // more are pending
 	OldestSeconds float64 `json:"oldest_seconds"`
-	ForeignKeys   int     `json:"foreign_keys,omitempty"` // seen when the messages were counted; there may be more
+	ForeignKeys   int     `json:"foreign_keys,omitempty"` // seen while counting the messages; there may be more
 	DurableIndex  uint64  `json:"durable_index"`
 	Epoch         uint64  `json:"epoch"`
 	FileID        string  `json:"file_id,omitempty"`
-	Generation    uint64  `json:"generation"`      // of the file: 1 for the first one, 0 when there is none yet
+	Generation    uint64  `json:"generation"`      // of the file: 1 for the first one, 0: no file yet
 	Place         string  `json:"place,omitempty"` // where the file is: a store, or host:/directory
 	DrainPaused   bool    `json:"drain_paused,omitempty"`
 	PublishPaused bool    `json:"publish_paused,omitempty"`
 	MaxBacklog    int     `json:"max_backlog,omitempty"`
-	FileDamaged   string  `json:"file_damaged,omitempty"` // why the entry of the file cannot be read
-	Why           string  `json:"why,omitempty"`          // of the last change of the three above
+	FileDamaged   string  `json:"file_damaged,omitempty"` // why the registry entry of the file cannot be read
+	Why           string  `json:"why,omitempty"`          // the reason given with the last change of drain, publish or limit
 
 	state string
 }
@@ -82,9 +82,9 @@ func typesLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [TYPE]…",
 		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
-		Long: `Ls lists all types, or those that are named, by name or glob; with --pending only those with pending messages. It costs the server a read
+		Long: `Ls lists all types, or those given by name or glob; with --pending only those with pending messages. It costs the server a read
 of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.
-With -o json the array is streamed. On an error it stays incomplete, and the exit code is not 0.`,
+With -o json the array is streamed. After an error it is incomplete, and the exit code is not 0.`,
 		Example: `  fencepost types ls
   fencepost types ls 'customer-7*' --pending
   fencepost types ls --url mongodb://localhost/shop -o json`,
@@ -120,7 +120,7 @@ With -o json the array is streamed. On an error it stays incomplete, and the exi
 				return list.end()
 			}
 			if len(rows) == 0 && pending {
-				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("none of the types has pending messages; without --pending all are listed")}
+				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("no type has pending messages; leave out --pending to list all types")}
 			}
 			if len(rows) == 0 {
 				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
@@ -158,14 +158,14 @@ With -o json the array is streamed. On an error it stays incomplete, and the exi
 	return cmd
 }
 
-// lookAtTypes says what types ls looks at.
+// lookAtTypes is the query of types ls.
 type lookAtTypes struct {
 	args    []string // names and globs
 	most    int      // messages to count, of each type
 	pending bool     // only types that have some
 }
 
-// rowsPage is how many types are looked at before they are printed: all of them need not fit into memory.
+// rowsPage is the number of types that are queried before they are printed, so that not all of them have to fit into memory.
 const rowsPage = 500
 
 // each calls add for each type, in order.
@@ -199,7 +199,7 @@ func (l lookAtTypes) each(ctx context.Context, b *fencepost.Backend, add func(ty
 	return ctx.Err()
 }
 
-// page looks at some types, a few at a time. A row is nil if it is left out.
+// page returns the rows of some types, querying a few at a time. A row is nil if the type is left out.
 func (l lookAtTypes) page(ctx context.Context, b *fencepost.Backend, types []string, now time.Time, settings map[string]queue.Settings) ([]*typeRow, error) {
 	rows := make([]*typeRow, len(types))
 	g, looking := errgroup.WithContext(ctx)

@@ -142,7 +142,7 @@ func TestListsTakeTypes(t *testing.T) {
 		{"types ls aud*", 0, `["audit"]`},
 		{"types ls", 0, `["audit","orders"]`},
 		{"types ls --pending", 0, `[]`},
-		{"types ls --pending -o text", cli.ExitNothing, "none of the types has pending messages"},
+		{"types ls --pending -o text", cli.ExitNothing, "no type has pending messages"},
 		{"types ls x*", cli.ExitNothing, "no type"},
 		{"types ls [", cli.ExitUsage, "glob"},
 		{"top --once orders", 0, `["orders"]`},

@@ -21,16 +21,16 @@ import (
 // lookAtMost bounds how many dead letters, delayed and pending messages are read to count them.
 var lookAtMost = queue.Limit{Messages: 1000, Bytes: 16 << 20}
 
-// typeDetails is everything there is to know about a type, in the json output of types show.
+// typeDetails is the json output of types show.
 type typeDetails struct {
 	typeRow
-	Changed    time.Time   `json:"changed,omitzero"` // when its settings were, by the server's clock
-	Lock       *lockRow    `json:"lock,omitempty"`   // nobody has used it: left out
-	Workers    []workerRow `json:"workers"`          // those that serve the type; some may have died
+	Changed    time.Time   `json:"changed,omitzero"` // when its settings were changed, by the server's clock
+	Lock       *lockRow    `json:"lock,omitempty"`   // left out if the lock was never used
+	Workers    []workerRow `json:"workers"`          // workers that serve the type; some may have died
 	Dead       int         `json:"dead"`
-	DeadCapped bool        `json:"dead_capped,omitempty"` // there are more
-	NextDue    time.Time   `json:"next_due,omitzero"`     // of its delayed messages, as far as looked
-	Unfit      []unfitRow  `json:"unfit,omitempty"`       // what cannot be appended, of the oldest messages and of foreign keys
+	DeadCapped bool        `json:"dead_capped,omitempty"` // there are more dead letters
+	NextDue    time.Time   `json:"next_due,omitzero"`     // of its delayed messages, if it is among the first lookAtMost of all types
+	Unfit      []unfitRow  `json:"unfit,omitempty"`       // the oldest messages, and foreign keys, that cannot be appended
 
 	unfit unfit
 }
@@ -51,7 +51,7 @@ func typesShowCommand() *cobra.Command {
 	var most int
 	cmd := &cobra.Command{
 		Use:   "show TYPE",
-		Short: "Show one type: backlog, settings, file, lock, the workers that serve it, dead letters, what is delayed",
+		Short: "Show one type: backlog, settings, file, lock, workers, dead letters, delayed messages",
 		Example: `  fencepost types show orders
   fencepost types show orders -o json --url mongodb://localhost/shop`,
 	}
@@ -111,7 +111,7 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	}
 	d := &typeDetails{typeRow: row, Changed: set.Changed, Workers: []workerRow{}}
 	switch r, err := b.Locker.Inspect(ctx, typ); {
-	case nothingMatched(err) != err: // nobody has used it yet
+	case nothingMatched(err) != err: // the lock was never used
 	case errors.Is(err, lock.ErrDamaged):
 		d.Lock = &lockRow{Name: typ, Damaged: err.Error()}
 	case err != nil:
@@ -209,7 +209,7 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 		line("worker", "%s  %s pid %d  %s  %s  seen %s", m.Instance, m.Host, m.PID, m.Version, role, ago(now, m.Seen))
 	}
 	if len(d.Workers) == 0 {
-		line("workers", "none serves it")
+		line("workers", "none")
 	}
 	if d.Dead > 0 {
 		line("dead", "%s; fencepost dead ls --type %s", plus(d.Dead, d.DeadCapped), d.Type)

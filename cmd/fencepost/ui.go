@@ -19,9 +19,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const uiStop = 3 * time.Second // for answers under way when the program ends
+const uiStop = 3 * time.Second // for responses in progress when the program ends
 
-// uiFlags are those of fencepost ui.
+// uiFlags are the flags of fencepost ui.
 type uiFlags struct {
 	url, dir, store *string
 	listen          string
@@ -39,20 +39,20 @@ func uiCommand() *cobra.Command { return new(uiFlags).command() }
 func (f *uiFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui",
-		Short: "Look at types, files, messages, dead letters, workers and locks with a browser, and act on them",
-		Long: `Ui serves pages about everything that is in the queue and in the files, and prints their address. Open pages update
+		Short: "Browse types, files, messages, dead letters, workers and locks, and act on them",
+		Long: `Ui serves web pages that show everything in the queue and in the files, and prints their address. Open pages update
 automatically. It ends with the first signal.
 
-With --write there are actions on the pages: pause, resume, limit and purge types, requeue and remove dead letters, remove delayed
-messages, release locks. Each does what the command of the same name does. It first shows what will happen, and to how many messages; and it
-is logged with its user and reason. Without --write nothing can be changed; with --writers only by the users that it names.
+With --write the pages have actions: pause, resume, limit and purge types, requeue and remove dead letters, remove delayed
+messages, release locks. Each does the same as the command of that name. It first shows what will happen, and to how many messages; it is
+logged with its user and reason. Without --write nothing can be changed; with --writers only the users that it names can make changes.
 
-It answers this machine only, and asks for no password. To be reached from other machines it needs --auth-file, or a proxy that has asked for
-the password and names the user in a header (--user-header, --proxy). It has no TLS; use a proxy for that as well.
+By default it answers this machine only and requires no password. To be reachable from other machines it needs --auth-file, or a proxy that
+checks the password and names the user in a header (--user-header, --proxy). It has no TLS; use a proxy for that as well.
 
-Files are shown where this program reaches them: in --dir on this machine, or in --store. Of others it says where they are.
+It shows the files in --dir on this machine, or in --store. For other files it says where they are.
 
-While no page is open it asks the server nothing. Otherwise it costs two reads of index entries per type and refresh, a few at a time, no
+While no page is open it does not query the server. Otherwise it costs two reads of index entries per type and refresh, a few at a time, no
 matter how many pages are open.`,
 		Example: `  fencepost ui
   fencepost ui --write
@@ -64,9 +64,9 @@ matter how many pages are open.`,
 	f.dir = cmd.Flags().String("dir", "data", "directory of the files")
 	f.store = cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
 	cmd.Flags().StringVar(&f.listen, "listen", "127.0.0.1:9095", "address of the pages; port 0 takes a free one")
-	cmd.Flags().StringSliceVar(&f.hosts, "listen-host", nil, "host name under which the pages may be asked for, beside the machine's own and names without a dot; repeatable")
-	cmd.Flags().BoolVar(&f.write, "write", false, "actions on the pages; without it nothing can be changed there")
-	cmd.Flags().StringSliceVar(&f.writers, "writers", nil, "with --write: only these users may act, all others look; repeatable")
+	cmd.Flags().StringSliceVar(&f.hosts, "listen-host", nil, "host name accepted in requests, in addition to the machine's own and names without a dot; repeatable")
+	cmd.Flags().BoolVar(&f.write, "write", false, "offer actions on the pages; without it nothing can be changed there")
+	cmd.Flags().StringSliceVar(&f.writers, "writers", nil, "with --write: only these users may act, all others only read; repeatable")
 	f.pages.Add(cmd, "")
 	cmd.Flags().DurationVar(&f.refresh, "refresh", 2*time.Second, "refresh interval")
 	cmd.Flags().IntVar(&f.most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
@@ -93,7 +93,7 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 	case len(f.writers) > 0 && !f.write:
 		return cli.Usagef("--writers goes with --write: it says who may act")
 	case writers.Changed && len(f.writers) == 0 && f.write:
-		return cli.Usagef("%s names nobody; name those who may act, or leave out --write", cli.Where(writers))
+		return cli.Usagef("%s names no user; name the users who may act, or leave out --write", cli.Where(writers))
 	}
 	if err := cmp.Or(ops.CheckHosts(f.hosts), store.CheckFlags(cmd, *f.store, *f.url)); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 	return f.pages.CheckWriters(f.writers)
 }
 
-// serve answers until ctx ends.
+// serve serves the pages until ctx ends.
 func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
 	var place *store.Place
 	if *f.store != "" {
@@ -129,15 +129,15 @@ func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Ba
 	return err
 }
 
-// pages are served.
+// pages is a running server of the pages.
 type pages struct {
-	address string // for people
+	address string // the URL to open
 	served  chan error
 	ui      *ui.UI
 	server  *http.Server
 }
 
-// openPages serves pages until close.
+// openPages serves the pages until close is called.
 func openPages(listen string, hosts []string, o ui.Options) (*pages, error) {
 	l, host, err := ops.Open(listen)
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *pages) close() {
 	}
 }
 
-// shownAddress is what a person opens: an address where the server listens, or this machine where it listens on all of them.
+// shownAddress returns the address for a user to open: where the server listens, or this machine if it listens on all addresses.
 func shownAddress(host string, addr net.Addr) string {
 	_, port, _ := net.SplitHostPort(addr.String())
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {

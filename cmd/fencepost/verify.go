@@ -32,18 +32,18 @@ func verifyCommand() *cobra.Command {
 		Long: `Verify reads whole files. It checks every byte and, per producer, that no message is missing, duplicated or out of order. It changes
 nothing, and works on files that are being written to. A directory stands for all .fpl files in it.
 
-Messages are what cat prints. Skipped messages became dead letters or repeated an idempotency key: they have an index, and their place in
-their producer's sequence. Lost messages are those that a repair could not read or gave up. Damage to a file that a compaction or repair
-has replaced is reported, but is no violation if the file that has its messages is checked with it.
+It counts the messages that cat prints. Skipped messages became dead letters or repeated an idempotency key: they have an index, and a place
+in their producer's sequence. Lost messages are those that a repair could not read or gave up. Damage to a file that a compaction or repair
+has replaced is reported, but is not a violation if the file that has its messages is checked in the same run.
 
-Torn and void bytes are normal traces of crashes and takeovers; readers skip them. A declared gap is no violation either: messages were
+Torn and void bytes are normal traces of crashes and takeovers; readers skip them. A declared gap is not a violation either: messages were
 deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
 
-Recently used data is read from the page cache. With --device verify first has the file written out and dropped from the cache, so that
+Recently used data is read from the page cache. With --device verify first writes the file out and drops it from the cache, so that
 it reads the disk.
 
 A file that is the successor of another one, such as orders@0002.fpl, continues the producers' counters of that one. Files of one type
-are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be any generation. In a directory the
+are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be of any generation. In a directory the
 newest must be there, too; files named individually may be part of a series. The same applies with --store: a type means all its files, and
 no argument means all types.
 
@@ -113,7 +113,7 @@ no argument means all types.
 	cmd.Flags().Var(&o.maxMemory, "max-memory", "memory limit for the state of each producer of a file (200 bytes) and, with --deep, of each message")
 	cmd.Flags().BoolVar(&o.device, "device", false, "read the disk, not the page cache")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per file")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print who wrote which part, void bytes, declared gaps and all producers")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print the writer of each part, void bytes, declared gaps and all producers")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
 	return cmd
 }
@@ -126,30 +126,30 @@ type verifyOptions struct {
 
 	files fileFlags
 
-	large *sync.Mutex   // of several files that are verified at once, only one has large batches in memory
-	kept  *atomic.Int64 // bytes, for the producers of all files and the messages of those that are being read
+	large *sync.Mutex   // held by the one file whose large batches may be in memory
+	kept  *atomic.Int64 // bytes, for the producers of all files and the messages of the files being read
 }
 
 const (
 	defaultMaxMemory = 96 << 20 // bytes
-	hashMemory       = 20       // bytes per message with --deep, in a list that grows
+	hashMemory       = 20       // bytes per message with --deep, in a growing list
 )
 
-// fileReport is what verify found out of one file.
+// fileReport is the result of verifying one file.
 type fileReport struct {
 	path   string
 	files  *fileFlags
 	report *storage.Report // nil if the header cannot be read
 	audit  worker.Audit
-	err    error         // what is wrong with the file, or kept verify from finishing
+	err    error         // the defect of the file, or the error that stopped verify
 	whole  bool          // the file was read to its end
-	chain  []error       // what is wrong between it and the files before and after it
+	chain  []error       // why it does not fit the files before and after it
 	first  *storage.Link // the file itself, if older ones are not here
 
-	replaced bool // a compaction or repair replaced it: all that it had is in a later file
+	replaced bool // a compaction or repair replaced it: a later file has all its messages
 }
 
-// verdict returns what is wrong with the file and around it. Damage in a file that nobody needs any more is shown but does not count.
+// verdict returns the defects of the file and of the series around it. Damage in a replaced file is shown but does not count.
 func (r *fileReport) verdict() error {
 	if r.passedOver() {
 		return errors.Join(r.chain...)
@@ -162,7 +162,7 @@ func (r *fileReport) passedOver() bool { return r.replaced && errors.Is(r.err, s
 // stopped reports whether the file was not read to its end because of a cancellation.
 func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
 
-// verifyFiles verifies several files at once; the reports are in the order of paths.
+// verifyFiles verifies files concurrently; the reports are in the order of paths.
 func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileReport {
 	reports := make([]*fileReport, len(paths))
 	o.large, o.kept = new(sync.Mutex), new(atomic.Int64)
@@ -202,7 +202,7 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	so.Start = func(state []byte) error {
 		err := r.audit.Restore(state)
 		if _, ok := err.(*memoryError); err != nil && !ok {
-			err = fmt.Errorf("%s: the state that it begins with: %w; use the version of fencepost that wrote the file, or a newer one", path, err)
+			err = fmt.Errorf("%s: the state at its beginning: %w; use the version of fencepost that wrote the file, or a newer one", path, err)
 		}
 		return err
 	}
@@ -222,15 +222,15 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	return r
 }
 
-// memoryError says that what is kept of the files would take more bytes than it may.
+// memoryError says that the state of the files would take more bytes than it may.
 type memoryError struct{ kept, most int64 }
 
 func (e *memoryError) Error() string {
-	return fmt.Sprintf("what is kept of producers, and with --deep of messages, takes %d bytes, and may take %d: allow more, as with --max-memory 1GiB, "+
+	return fmt.Sprintf("the state of producers, and with --deep of messages, takes %d bytes, and may take %d: allow more, as with --max-memory 1GiB, "+
 		"or verify fewer files at a time", e.kept, e.most)
 }
 
-// keep counts memory for what is kept of the files.
+// keep counts memory for the state of the files.
 func (o *verifyOptions) keep(bytes int64) error {
 	if kept := o.kept.Add(bytes); kept > int64(o.maxMemory) {
 		return &memoryError{kept, int64(o.maxMemory)}
@@ -241,14 +241,14 @@ func (o *verifyOptions) keep(bytes int64) error {
 // chainKey names the files that may continue each other.
 type chainKey struct{ dir, typ string }
 
-// chainOf returns the chain that the name of a file says it is in.
+// chainOf returns the chain to which a file belongs according to its name.
 func chainOf(path string) (k chainKey, ok bool) {
 	k.dir = filepath.Dir(path)
 	k.typ, _, ok = storage.ParseName(filepath.Base(path))
 	return k, ok
 }
 
-// verifyChains checks the files of each type against each other where there are several, or all files of their directory or type are.
+// verifyChains checks the files of each type against each other, if there are several of them, or all files of their directory or type.
 func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys storage.FS) {
 	byPath, chains := map[string]*fileReport{}, map[chainKey]storage.Chain{}
 	for _, r := range reports {
@@ -278,7 +278,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 			byPath[first.Path].first = &first
 		}
 		newest := byPath[slices.MaxFunc(c, func(a, b storage.Link) int { return cmp.Compare(a.Generation, b.Generation) }).Path]
-		g.Go(func() error { // it may wait
+		g.Go(func() error { // CheckEnd may wait
 			if err := c.CheckEnd(ctx, fsys); errors.Is(err, context.Canceled) {
 				newest.err = err
 			} else if err != nil {
@@ -290,7 +290,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 	g.Wait()
 }
 
-// link returns what the file's neighbours are checked against.
+// link returns the file as a link of its chain, to be checked against its neighbours.
 func (r *fileReport) link(path string) storage.Link {
 	if r.report == nil {
 		return storage.Link{Path: path, Err: r.err}
@@ -303,7 +303,7 @@ func (r *fileReport) link(path string) storage.Link {
 	return l
 }
 
-// successorPath is where the successor of a sealed file belongs.
+// successorPath returns the path at which the successor of a sealed file belongs.
 func successorPath(path, typ string, s *storage.SealedError) string {
 	return filepath.Join(filepath.Dir(path), storage.GenerationName(typ, s.Generation))
 }

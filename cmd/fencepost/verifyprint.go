@@ -17,10 +17,10 @@ import (
 
 func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
 
-// messages counts what cat prints: of the records, those that a repair could not read and those that were put aside are none.
+// messages returns the number of messages that cat prints: all records except those that a repair could not read and those that were skipped.
 func messages(r *storage.Report) uint64 { return r.Messages - r.Skipped - r.Lost }
 
-// The verdicts, as they are printed.
+// The verdicts as printed.
 const (
 	verdictOK       = "OK"
 	verdictReplaced = "REPLACED"
@@ -40,7 +40,7 @@ func (r *fileReport) word() string {
 	return verdictOK
 }
 
-// printSum prints what several files are together. Messages of a file that another one replaces count once.
+// printSum prints the sum of several files. Messages of a replaced file count once.
 func printSum(w io.Writer, reports []*fileReport) {
 	count, n := map[string]int{}, uint64(0)
 	for _, r := range reports {
@@ -86,7 +86,7 @@ func (r *fileReport) print(w io.Writer) {
 		printable.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
 	}
 	if r.passedOver() {
-		printable.Fprintf(w, "  damaged, but a repair or compaction replaced it; what is lost is marked in the later file\n")
+		printable.Fprintf(w, "  damaged, but replaced by a repair or compaction; lost messages are marked in the later file\n")
 	}
 	for _, p := range producers {
 		if !p.Contiguous() {
@@ -94,7 +94,7 @@ func (r *fileReport) print(w io.Writer) {
 		}
 	}
 	if s := rep.Sealed; s != nil {
-		printable.Fprintf(w, "  sealed; it goes on in %s\n", successorPath(r.path, rep.Type, s))
+		printable.Fprintf(w, "  sealed; it continues in %s\n", successorPath(r.path, rep.Type, s))
 	}
 	if f := r.first; f != nil {
 		printable.Fprintf(w, "  first kept: generation %d, from index %d\n", f.Generation, f.First)
@@ -114,7 +114,7 @@ func (r *fileReport) print(w io.Writer) {
 	}
 }
 
-// printDetails prints what --verbose adds.
+// printDetails prints the additional output of --verbose.
 func (r *fileReport) printDetails(w io.Writer) {
 	w = r.files.out(w)
 	rep := r.report
@@ -151,7 +151,7 @@ func (r *fileReport) printDetails(w io.Writer) {
 			printable.Fprintf(w, "  and %d more producers\n", len(r.audit.Producers())-i)
 			break
 		}
-		if p.Contiguous() { // the others were printed already
+		if p.Contiguous() { // print has printed the others
 			printable.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
 		}
 	}
@@ -183,20 +183,20 @@ type (
 		Skipped     uint64         `json:"skipped"`
 		Gaps        uint64         `json:"declared_gaps"`
 		Lost        uint64         `json:"lost"`               // a repair could not read them, or gave them up
-		Replaced    bool           `json:"replaced,omitempty"` // by a compaction or repair: damage in it does not count
+		Replaced    bool           `json:"replaced,omitempty"` // by a compaction or repair: its damage does not count
 		Size        int64          `json:"size"`
 		DurableEnd  int64          `json:"durable_end"`
 		TornBytes   int64          `json:"torn_bytes"`
 		VoidBytes   int64          `json:"void_bytes"`
 		Void        [][2]int64     `json:"void_ranges"` // [from, to)
 		Torn        *[2]int64      `json:"torn_range,omitempty"`
-		GapList     []gapJSON      `json:"gaps"` // the declared ones; the first of them where there are very many
+		GapList     []gapJSON      `json:"gaps"` // the declared gaps; only the first if there are very many
 		Generation  uint64         `json:"generation"`
 		Sealed      *sealedJSON    `json:"sealed,omitempty"`
 		Batches     uint64         `json:"batches"`
 		Checkpoints uint64         `json:"checkpoints"`
 		Corruptions []string       `json:"corruptions,omitempty"`
-		Chain       []string       `json:"chain,omitempty"` // what is wrong between this file and those before and after it
+		Chain       []string       `json:"chain,omitempty"` // why this file does not fit those before and after it
 		Duplicates  uint64         `json:"duplicates"`
 		Violations  int            `json:"sequence_violations"`
 		Loose       uint64         `json:"loose,omitempty"` // messages that were published in transactions
@@ -219,7 +219,7 @@ type (
 		End    int64     `json:"end"`
 		Wall   time.Time `json:"wall,omitzero"` // the holder's clock at its fence
 	}
-	// gapJSON is a declared gap: the message behind it.
+	// gapJSON is a declared gap, named by the message after it.
 	gapJSON struct {
 		Index uint64 `json:"index"`
 		ID    string `json:"id"`

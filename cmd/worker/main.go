@@ -2,7 +2,7 @@
 package main
 
 import (
-	_ "time/tzdata" // for TZ, where there are no files of time zones, as in the image
+	_ "time/tzdata" // for TZ on systems without time zone files, such as the image
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"

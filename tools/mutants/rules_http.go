@@ -6,7 +6,7 @@ import "time"
 var httpRules = []rule{
 	{file: "cmd/internal/lines/lines.go", rule: "a line that is cut off is no message", tests: "TestCutLineIsNoLine",
 		old: `case errors.Is(err, io.EOF) && len(r.buf) > 0:`, new: `case (errors.Is(err, io.EOF) || err != nil) && len(r.buf) > 0:`},
-	{file: "cmd/fencepost/serve.go", rule: "what other machines reach asks for credentials", tests: "TestOtherMachinesNeedAToken",
+	{file: "cmd/fencepost/serve.go", rule: "a server that other machines can reach requires credentials", tests: "TestOtherMachinesNeedAToken",
 		old: `if f.open && f.tokenFile == ""`, new: `if !f.open && f.tokenFile == ""`},
 	{file: "cmd/internal/api/access.go", rule: "no error quotes a line", tests: "TestTokensThatCannotBeRead",
 		old: `in 64 hex digits", n)`, new: `in 64 hex digits: %s", n, fields[1])`},

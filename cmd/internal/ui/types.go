@@ -82,7 +82,7 @@ func (t *typeState) badges() (all []badge) {
 		add("bad", "lock damaged", t.lock.Damaged.Error())
 	}
 	if t.unserved() {
-		add("warn", "nobody drains it", "Messages are pending, and no worker holds the lock of the type.")
+		add("warn", "not drained", "Messages are pending, and no worker holds the lock of the type.")
 	}
 	if t.silent {
 		add("warn", "holder silent", "The holder has not renewed the lock for a whole lease. Another worker takes over once there are messages to drain.")

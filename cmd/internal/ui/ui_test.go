@@ -81,7 +81,7 @@ func TestPages(t *testing.T) {
 	s := serve(t, e.Options())
 	uitest.Until(t, "the file is read", func() bool { return strings.Contains(page(t, s, "/types/orders"), "void, which no reader sees") })
 	for path, want := range map[string][]string{
-		"/types": {`<a href="/types/orders">orders</a>`, "node-1 pid 4711", "nobody drains it", "drain paused", "limit 1,000", "failing", ">40<", `<b>9</b>`},
+		"/types": {`<a href="/types/orders">orders</a>`, "node-1 pid 4711", "not drained", "drain paused", "limit 1,000", "failing", ">40<", `<b>9</b>`},
 		"/types/orders": {"epoch 11: 40 to 239, written by node-1 pid 4100", "epoch 14: 422 to 511", "declared gap before index 360", "orders@0002.fpl", "orders.fpl", "1 declared gap", "1 message put aside (dead letter)",
 			`class="void"`, `class="torn"`, "not acknowledged yet", `<a href="/types/orders/records/511">511</a>`, "<dt>limit</dt><dd>1,000 messages</dd>", "<b>holds it</b> node-1 pid 4711", "<b>stopping</b> node-2 pid 812"},
 		"/types/payments":            {"The file is at node-2:/srv/fencepost, and this program reads node-1:/srv/fencepost", "181,204", "<dt>dead letters</dt><dd><a href=\"/dead?type=payments\">1</a>"},
