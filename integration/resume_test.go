@@ -74,13 +74,13 @@ func TestKilledPublishIsResumed(t *testing.T) {
 		if p := readProgress(t, state); p.Done || p.Messages >= lines {
 			t.Fatalf("it was too late to kill it: %+v", p)
 		}
-		if r := mustRun(t, nil, "producer", command()...); !strings.Contains(r.stderr, "going on behind line") {
+		if r := mustRun(t, nil, "producer", command()...); !strings.Contains(r.stderr, "resuming after line") {
 			t.Errorf("%v", r)
 		}
 		if p := readProgress(t, state); !p.Done || p.Messages != lines || p.InFlight != 0 {
 			t.Errorf("at the end: %+v", p)
 		}
-		if r := mustRun(t, nil, "producer", command()...); !strings.Contains(r.stderr, "published already, all of its 60000 messages") || !strings.HasPrefix(r.stdout, "published=0 ") {
+		if r := mustRun(t, nil, "producer", command()...); !strings.Contains(r.stderr, "already published, all of its 60000 messages") || !strings.HasPrefix(r.stdout, "published=0 ") {
 			t.Errorf("once more: %v", r)
 		}
 		drain()

@@ -23,12 +23,12 @@ func TestCopyTakesPlacesFromFiles(t *testing.T) {
 	for places, want := range map[string]string{
 		"@" + file + " " + store:                     store + " and " + store + " are the same place",
 		"data @" + file + ".missing":                 "@" + file + ".missing: cannot be read",
-		"data nowhere:secret":                        "is no address of a store",
+		"data nowhere:secret":                        "is not the address of a store",
 		"s3:bucket data":                             "s3://bucket/prefix",
 		"data shared:data":                           "shared:data: the directory must be",
 		"data mongodb:":                              "mongodb: means the database of --url",
 		"s3://bucket/x?zone=1 data":                  "endpoint, region",
-		"data mongodb:/bob:secret@127.0.0.1:1/files": "is no address of a store",
+		"data mongodb:/bob:secret@127.0.0.1:1/files": "is not the address of a store",
 	} {
 		code, out, errs := runRoot(t, append([]string{"copy", "--url", url}, strings.Fields(places)...)...)
 		if code != cli.ExitUsage || !strings.Contains(errs, want) || out != "" || strings.Contains(errs, "--store") || strings.Contains(errs, "bob") {

@@ -18,7 +18,7 @@ func TestDemoRefusesWrongPlaces(t *testing.T) {
 		"--store mongodb:":                                      "add --url mongodb://host/",
 		"--store mongodb://bob:secret@db1/shop":                 "leave out the database name",
 		"--url mongodb://bob:secret@db1/shop":                   "leave out the database name",
-		"--store gs://bucket/prefix":                            "is no address of a store",
+		"--store gs://bucket/prefix":                            "is not the address of a store",
 		"--store s3://":                                         "bucket",
 		"--store s3://bucket/x?zone=secret":                     "endpoint, region, path-style, sse",
 		"--store shared:" + shared + "/missing":                 "does not exist",

@@ -79,7 +79,7 @@ func TestFlagsOfTheUI(t *testing.T) {
 		"--writers goes":            {"--writers", "anna"},
 		"asked for a name":          {"--writers", "anna", "--write"},
 		"no such user":              {"--writers", "bob", "--write", "--auth-file", users},
-		"--writers names nobody":    {"--writers", "", "--write", "--auth-file", users},
+		"--writers names no user":    {"--writers", "", "--write", "--auth-file", users},
 		`"a.b:9095"`:                {"--listen-host", "a.b:9095"},
 		`"http://a.b/"`:             {"--listen-host", "http://a.b/"},
 	} {
@@ -96,7 +96,7 @@ func TestFlagsOfTheUI(t *testing.T) {
 	if err := os.WriteFile(config, []byte("write: true\nwriters: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := runRoot(t, "ui", "--config", config, "--auth-file", users, "--store", "nowhere"); code != cli.ExitUsage || !strings.Contains(errs, "writers (--writers) names nobody") {
+	if code, _, errs := runRoot(t, "ui", "--config", config, "--auth-file", users, "--store", "nowhere"); code != cli.ExitUsage || !strings.Contains(errs, "writers (--writers) names no user") {
 		t.Errorf("nobody in a file: %d %s", code, errs)
 	}
 }

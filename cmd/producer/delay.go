@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// delay says when the messages of a run become due. It is the value of --delay, and its field at is that of --at.
+// delay says when the messages of a run become due. It is the value of --delay; its field at is the value of --at.
 type delay struct {
 	after time.Duration
 	at    cli.Moment
@@ -39,7 +39,7 @@ func (d *delay) Set(v string) error {
 	return nil
 }
 
-// check receives --resume.
+// check refuses combinations of flags; resume is the value of --resume.
 func (d *delay) check(resume string) error {
 	delayed := d.after > 0 || !d.at.IsZero()
 	switch {
@@ -56,12 +56,12 @@ func (d *delay) through(p *queue.Publisher, log io.Writer) func(context.Context,
 	switch {
 	case d.after > 0:
 		return func(ctx context.Context, m queue.Message, done func(queue.Result)) error {
-			m.Due = p.Now().Add(d.after) // counts from now, message by message
+			m.Due = p.Now().Add(d.after) // each message's delay counts from its own publish time
 			return p.Send(ctx, m, done)
 		}
 	case !d.at.IsZero():
 		if now := p.Now(); d.at.Before(now) {
-			printable.Fprintf(log, "--at %s is past, by the queue's clock it is %s: the messages are due at once\n", d.at.String(), now.UTC().Format(time.RFC3339))
+			printable.Fprintf(log, "--at %s is in the past, the queue's clock says %s: the messages are due at once\n", d.at.String(), now.UTC().Format(time.RFC3339))
 		}
 		return func(ctx context.Context, m queue.Message, done func(queue.Result)) error {
 			m.Due = d.at.Time

@@ -31,13 +31,13 @@ type journalState struct {
 	Input   fingerprint       `json:"input"`
 
 	Position
-	Messages int64     `json:"messages"`  // stored for certain: all before Position
+	Messages int64     `json:"messages"`  // known to be stored: all before Position
 	Producer string    `json:"producer"`  // 16 hex digits
-	N        uint64    `json:"n"`         // the last of them in the producer's count
-	InFlight int       `json:"in_flight"` // so many behind them may be stored
-	Time     int64     `json:"time"`      // of their IDs, milliseconds since 1970
+	N        uint64    `json:"n"`         // the producer's number of the last of them
+	InFlight int       `json:"in_flight"` // how many messages after them may be stored
+	Time     int64     `json:"time"`      // in the IDs of the messages in flight, milliseconds since 1970
 	Flight   *flight   `json:"flight,omitempty"`
-	Sent     int64     `json:"sent,omitempty"` // when they were first sent, by this machine's clock, milliseconds since 1970
+	Sent     int64     `json:"sent,omitempty"` // when the messages in flight were first sent, by this machine's clock, milliseconds since 1970
 	Done     bool      `json:"done"`
 	Updated  time.Time `json:"updated"` // for people
 }
@@ -48,10 +48,10 @@ type Position struct {
 	Line   int   `json:"line"`   // lines, or messages of len32, before it
 }
 
-// flight recognises the messages in flight: they are sent again with the same numbers, so they must be the same. State files of earlier versions
-// lack it.
+// flight identifies the messages in flight: they are sent again with the same numbers, so they must be the same. State files of earlier
+// versions lack it.
 type flight struct {
-	End  int64  `json:"end"`  // their last byte is before it; the first one is at the Position
+	End  int64  `json:"end"`  // the offset after their last byte; the first byte is at the Position
 	Hash string `json:"hash"` // SHA-256 of these bytes
 }
 
@@ -68,7 +68,7 @@ func flightOf(path string, from, end int64) (*flight, error) {
 	return &flight{end, hex.EncodeToString(h.Sum(nil))}, nil
 }
 
-// fingerprint recognises an input.
+// fingerprint identifies an input.
 type fingerprint struct {
 	Path string `json:"path"` // for people
 	Size int64  `json:"size"`
@@ -106,16 +106,16 @@ type journal struct {
 
 	mu      sync.Mutex
 	state   journalState
-	sent    []Position // behind each message that was handed over and is not known to be stored
-	stored  int        // of the messages in flight
-	unclear bool       // some message's outcome is unknown
-	end     Position   // of the input, once it was read to its end
+	sent    []Position // the Position after each message that was handed over and is not known to be stored
+	stored  int        // how many of the messages in flight are stored
+	unclear bool       // the outcome of a message is unknown
+	end     Position   // of the input, after it was read to its end
 	ended   bool
 }
 
-// openJournal locks and reads the state file, and refuses one of another input. Without one it begins anew.
+// openJournal locks and reads the state file, and refuses the state file of another input. Without a state file it begins a new one.
 func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*journal, error) {
-	// A pipe would be waited for, for ever, and a device holds no state.
+	// Opening a pipe could block forever, and a device holds no state.
 	if info, err := os.Stat(f.resume); err == nil && !info.Mode().IsRegular() {
 		return nil, cli.Usagef("--resume: %s is not a regular file; name one, or a new file", f.resume)
 	}
@@ -153,7 +153,7 @@ func (j *journal) load(b []byte, fresh journalState) error {
 		return cli.Usagef("--resume: %s was written by a newer version; use that one", j.path)
 	}
 	differs := func(what string, was, is any) error {
-		return cli.Usagef("--resume: %s is the progress of another publish: its %s is %v, now it is %v; repeat the command as it was, or name another state file", j.path, what, was, is)
+		return cli.Usagef("--resume: %s is the progress of another publish: its %s is %v, now it is %v; repeat the same command, or name another state file", j.path, what, was, is)
 	}
 	switch {
 	case s.Type != fresh.Type:
@@ -165,7 +165,7 @@ func (j *journal) load(b []byte, fresh journalState) error {
 	case !maps.Equal(s.Headers, fresh.Headers):
 		return differs("--header", s.Headers, fresh.Headers)
 	case s.Input.Size != fresh.Input.Size || s.Input.Hash != fresh.Input.Hash:
-		return cli.Usagef("--resume: %s is not the file whose progress %s is: that one was %s, of %d bytes; restore it, or publish what is new in it (after line %d) as a file of its own",
+		return cli.Usagef("--resume: %s is not the file whose progress %s is: that one was %s, of %d bytes; restore it, or publish the new part (after line %d) as a separate file",
 			fresh.Input.Path, j.path, s.Input.Path, s.Input.Size, s.Line)
 	case s.Offset < 0 || s.Offset > s.Input.Size || s.Line < 0 || s.InFlight < 0:
 		return cli.Usagef("--resume: %s is damaged; name another one", j.path)
@@ -173,7 +173,7 @@ func (j *journal) load(b []byte, fresh journalState) error {
 	if s.InFlight == 0 || s.Flight == nil {
 		return nil
 	}
-	// rule: what may be stored is sent again as it was: another message under its number would be taken for a copy, and be lost.
+	// rule: messages that may be stored are sent again unchanged: a different message with the same number would count as a duplicate, and be lost.
 	is, err := flightOf(j.input, s.Offset, s.Flight.End)
 	if err == nil && *is != *s.Flight {
 		err = cli.Usagef("--resume: %s was changed after line %d, where %d messages may already be stored; restore it", fresh.Input.Path, s.Line, s.InFlight)
@@ -204,13 +204,13 @@ func (j *journal) attach(name string) (*queue.Resume, error) {
 	return r, nil
 }
 
-// tooOld says what to do about messages that cannot be repeated any more.
+// tooOld adds to an error what to do about messages that can no longer be repeated.
 func (j *journal) tooOld(err error) error {
-	return fmt.Errorf("%w; look with fencepost types peek and fencepost cat which of the %d messages after line %d of %s are there, publish those that are missing, "+
+	return fmt.Errorf("%w; check with fencepost types peek and fencepost cat which of the %d messages after line %d of %s are stored, publish the missing ones, "+
 		"and then the rest of the file with a new --resume file", err, j.state.InFlight, j.state.Line, j.state.Input.Path)
 }
 
-// save implements queue.Resume. Everything before the batch is stored.
+// save implements queue.Resume.Save. All messages before the batch are stored.
 func (j *journal) save(c queue.Checkpoint) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -224,7 +224,7 @@ func (j *journal) save(c queue.Checkpoint) error {
 	return j.write()
 }
 
-// handOver is called before a message is sent, with the place behind it.
+// handOver is called before a message is sent, with the Position after it.
 func (j *journal) handOver(p Position) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -245,21 +245,21 @@ func (j *journal) settled(r queue.Result) {
 	}
 }
 
-// readAll is called when the input was read to its end.
+// readAll is called after the input was read to its end.
 func (j *journal) readAll(p Position) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.end, j.ended = p, true
 }
 
-// finish writes how far it has come, when no message is on its way any more.
+// finish writes the final progress. It is called when no message is in flight any more.
 func (j *journal) finish() error {
 	defer j.unlock()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := &j.state
 	if j.unclear || s.Queue == "" || s.Done {
-		return nil // rule: what the file says of the messages in flight holds
+		return nil // rule: the state file still describes the messages in flight
 	}
 	s.N += uint64(j.stored)
 	s.InFlight, s.Flight = 0, nil
@@ -272,7 +272,7 @@ func (j *journal) finish() error {
 	return j.write()
 }
 
-// write replaces the state file, durably and at once: a reader finds the old state or the new one.
+// write replaces the state file durably and atomically: a reader finds the old state or the new one.
 func (j *journal) write() error {
 	j.state.Updated = time.Now().UTC()
 	b, err := json.MarshalIndent(j.state, "", "  ")
@@ -287,7 +287,7 @@ func (j *journal) write() error {
 
 func replaceFile(path string, content []byte) error {
 	temp := path + ".tmp"
-	// Never through a link that somebody else has put there. What a killed process left there is removed.
+	// Remove what a killed process left, and never write through a link that another user has put there.
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -312,7 +312,7 @@ func replaceFile(path string, content []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// openAt opens the input where the state says.
+// openAt opens the input at the Position of the state.
 func (j *journal) openAt(name, format string) (source, io.Closer, error) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // keyFunc makes the idempotency key of a message.
 type keyFunc func(payload []byte) (string, error)
 
-// keyFrom understands --key-from; nil: no keys.
+// keyFrom parses --key-from; nil: no keys.
 func keyFrom(spec string) (keyFunc, error) {
 	field, isJSON := strings.CutPrefix(spec, "json:")
 	switch {
@@ -39,7 +39,7 @@ func keyFrom(spec string) (keyFunc, error) {
 func jsonKey(payload []byte, path []string) (string, error) {
 	name := strings.Join(path, ".")
 	d := json.NewDecoder(bytes.NewReader(payload))
-	d.UseNumber() // 12345678901234567890 stays as it is
+	d.UseNumber() // keeps all digits of 12345678901234567890
 	var v any
 	if err := d.Decode(&v); err != nil {
 		return "", fmt.Errorf("the message is not JSON: %w", err)
@@ -60,7 +60,7 @@ func jsonKey(payload []byte, path []string) (string, error) {
 	case json.Number:
 		key = v.String()
 	default:
-		return "", fmt.Errorf("the field %s is neither a text nor a number", name)
+		return "", fmt.Errorf("the field %s is neither a string nor a number", name)
 	}
 	if key == "" {
 		return "", errors.New("the field " + name + " is empty")

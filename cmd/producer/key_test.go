@@ -13,7 +13,7 @@ func TestKeyFrom(t *testing.T) {
 		{"json:order.id", `{"order":{"id":7},"id":8}`, "7", ""},
 		{"json:id", `{"order":7}`, "", "no field id"},
 		{"json:id.x", `{"id":7}`, "", "no field id.x"},
-		{"json:id", `{"id":true}`, "", "neither a text nor a number"},
+		{"json:id", `{"id":true}`, "", "neither a string nor a number"},
 		{"json:id", `{"id":""}`, "", "empty"},
 		{"json:id", `id=7`, "", "not JSON"},
 		{"header", "", "", "use payload, or json:FIELD"},

@@ -2,5 +2,5 @@
 
 package main
 
-// lockFile cannot lock on this system: two producers with one state file are not told apart.
+// lockFile does nothing: on this system, two producers that use one state file are not detected.
 func lockFile(string) (unlock func(), err error) { return func() {}, nil }

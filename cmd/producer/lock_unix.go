@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// lockFile keeps a second process from the same state file. The lock ends with the process; the empty file stays.
+// lockFile keeps a second process from using the same state file. The lock ends with the process; the empty lock file stays.
 func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o640)
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 const (
 	// readerTimeout bounds the wait for a reader that was told to stop.
 	readerTimeout = time.Second
-	// flushTimeout is how long sending goes on for what was read already.
+	// flushTimeout is how long messages that were read are still sent.
 	flushTimeout = time.Second
-	// silenceTimeout is how long a server may say nothing before what was sent to it is reported as unknown.
+	// silenceTimeout is how long a server may be silent before messages sent to it are reported as unknown.
 	silenceTimeout = 10 * time.Second
-	// closeTimeout bounds the disconnecting; nothing depends on it.
+	// closeTimeout bounds the disconnect; nothing depends on it.
 	closeTimeout = 500 * time.Millisecond
 	// hurryTimeout bounds everything after a second signal.
 	hurryTimeout = 5 * time.Second
@@ -66,20 +66,21 @@ and reports the outcome in its last line on stdout:
 
   published=… unknown=… rejected=… bytes=… elapsed=… rate=…/s
 
-published: stored durably. unknown: the server never gave a clear answer; they may be stored or not. rejected: not stored,
-now or later; publish stops reading at the first one.
+published: stored durably. unknown: the server never gave a clear answer; the messages may or may not be stored. rejected: not
+stored, now or later; publish stops reading at the first one.
 
 When the backlog of the type is limited (fencepost types limit) and full, publish waits until there is room, for up to
 --backlog-wait without any progress. After that, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
-On SIGTERM or SIGINT it publishes what it has read for one more second, unless that has to wait for a full backlog. Then it waits for answers to
-what it has sent, until the server has been silent for 10 seconds or a second signal comes. Messages without an answer are unknown. The exit code is 130.
+On SIGTERM or SIGINT it keeps sending messages that it has read for one second, unless the backlog is full. Then it waits for the outcomes of
+the messages that it has sent, until the server has been silent for 10 seconds or a second signal arrives. Messages without an outcome count
+as unknown. The exit code is 130.
 
 With --delay or --at the messages are kept apart (fencepost scheduled ls) until they are due by the queue's clock. Then a worker appends them to
 their type. Messages that are due at the same time keep their order.
 
-Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
-message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
+Formats: lines (one message per line, without the newline), ndjson (the same, and every line must be JSON), len32 (each message is preceded
+by its length, 32 bit big endian), raw (each FILE is one message, any bytes).
 
 With --resume STATEFILE you can resume publishing one FILE after any interruption, including kill -9 and power loss: run the same command again,
 and every message gets into the file once and in order. The state file records the progress; it is replaced before each batch is sent. Resume
@@ -109,14 +110,14 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.Var(f.format, "format", "how messages are read")
 	fl.StringArrayVarP(&f.messages, "message", "m", nil, "publish this text; repeatable, instead of FILE")
 	fl.StringArrayVar(&f.headers, "header", nil, "header key=value of every message; repeatable")
-	fl.StringVar(&f.keyFrom, "key-from", "", "idempotency key of every message: payload (its SHA-256), or json:FIELD (a text or number in it, as in json:order.id)")
+	fl.StringVar(&f.keyFrom, "key-from", "", "idempotency key of every message: payload (its SHA-256), or json:FIELD (a string or number in it, as in json:order.id)")
 	fl.Var(&f.rate, "rate", "at most this many messages per second, as in 5k/s; 0 means no limit")
 	fl.Var(&f.count, "count", "publish this many generated messages, instead of FILE")
-	fl.Var(&f.size, "size", "payload of a generated message")
+	fl.Var(&f.size, "size", "payload size of a generated message")
 	fl.Uint64Var(&f.seed, "seed", 1, "the same seed generates the same messages")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
-	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
-	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.DefaultBacklogWait, "how long to wait when the backlog of the type is full; 0 means not at all")
+	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends at once")
+	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.DefaultBacklogWait, "how long to wait when the backlog of the type is full; 0 means do not wait")
 	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
 	fl.StringVar(&f.resume, "resume", "", "record the progress of publishing one FILE in this file, and resume from it")
 	fl.Var(&f.delay, "delay", "deliver each message this long after it was published, as in 10m")
@@ -126,10 +127,10 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	return cmd
 }
 
-// input is one thing to publish from.
+// input is one source of messages.
 type input struct {
 	name string
-	size int64 // bytes, -1 unknown
+	size int64 // bytes; -1: unknown
 	open func() (source, io.Closer, error)
 }
 
@@ -150,9 +151,9 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 	case given("count") && f.count == 0:
 		return nil, cli.Usagef("--count 0: generate at least 1 message")
 	case f.count == 0 && (given("size") || given("seed")):
-		return nil, cli.Usagef("--size and --seed go with --count: they are about generated messages")
+		return nil, cli.Usagef("--size and --seed require --count: they apply to generated messages")
 	case given("format") && (f.count > 0 || len(f.messages) > 0):
-		return nil, cli.Usagef("--format is about files and standard input; it cannot be combined with --message or --count")
+		return nil, cli.Usagef("--format applies to files and standard input; it cannot be combined with --message or --count")
 	case len(f.messages) > 0:
 		return []input{{"--message", -1, func() (source, io.Closer, error) { return &arguments{messages: f.messages}, io.NopCloser(nil), nil }}}, nil
 	case f.count > 0:
@@ -184,7 +185,7 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 		case info.IsDir():
 			return nil, cli.Usagef("%s is a directory; name the files in it", name)
 		case f.resume != "" && !info.Mode().IsRegular():
-			return nil, cli.Usagef("--resume: %s is not a regular file, so a resumed publish could not continue in its middle", name)
+			return nil, cli.Usagef("--resume: %s is not a regular file, so publish could not resume in the middle of it", name)
 		case f.format.Value == "raw" && info.Size() > queue.MaxPayload:
 			return nil, cli.Usagef("%s: %w", name, &queue.SizeError{What: "payload", Size: int(info.Size()), Max: queue.MaxPayload})
 		}
@@ -214,7 +215,7 @@ func (f *publishFlags) headerMap() (map[string]string, error) {
 	return m, nil
 }
 
-// job is what is to be published.
+// job is everything to publish in one run.
 type job struct {
 	ins     []input
 	headers map[string]string
@@ -248,21 +249,21 @@ func (f *publishFlags) job(cmd *cobra.Command, args []string) (j job, err error)
 		return j, cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.MaxBacklogWait)
 	}
 	if f.connectTimeout <= 0 {
-		return j, cli.Usagef("--connect-timeout %v: a producer does not wait for ever; give it a time, as in 30s or 10m", f.connectTimeout)
+		return j, cli.Usagef("--connect-timeout %v: a producer does not wait forever; give it a time, as in 30s or 10m", f.connectTimeout)
 	}
 	return j, nil
 }
 
-// resumed makes the job go on where the state of --resume says. done means that there is nothing left to publish.
+// resumed makes the job continue where the state of --resume says. done means that nothing is left to publish.
 func (f *publishFlags) resumed(cmd *cobra.Command, j *job, state *journal) (done bool) {
 	s := &state.state
 	if s.Done {
-		printable.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
+		printable.Fprintf(cmd.ErrOrStderr(), "%s is already published, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
 		f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
 		return true
 	}
 	if s.Offset > 0 {
-		printable.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
+		printable.Fprintf(cmd.ErrOrStderr(), "resuming after line %d of %s\n", s.Line, s.Input.Path)
 	}
 	file := &j.ins[0]
 	file.size -= s.Offset
@@ -292,7 +293,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	defer hurry()
 	defer cli.OnSignals(cancel, func() {
 		hurry()
-		time.AfterFunc(hurryTimeout, func() { os.Exit(cli.ExitStopped) }) // whatever holds it up
+		time.AfterFunc(hurryTimeout, func() { os.Exit(cli.ExitStopped) }) // even if something still blocks
 	})()
 
 	reading, stop := context.WithCancel(ctx)

@@ -14,10 +14,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// From the input to the publisher: where messages go, how fast, and how it ends.
+// From the input to the publisher: the target of messages, the rate, and the end of a run.
 
-// awaitReader waits until everything is handed over, or reading has ended. A read of a pipe cannot be cancelled, so it is not waited for
-// long: after the end of reading nothing more is handed over.
+// awaitReader waits until everything is handed over, or reading has ended. A read from a pipe cannot be cancelled, so awaitReader waits for it
+// only briefly: after the end of reading nothing more is handed over.
 func awaitReader(reading context.Context, sent <-chan error) error {
 	select {
 	case err := <-sent:
@@ -83,8 +83,8 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 			printable.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
 		}
 	}, OnRepeat: func(r queue.Repeat) {
-		if r.Attempt == 2 { // the first is not worth a word
-			printable.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.DefaultRepeatFor, r.Err)
+		if r.Attempt == 2 { // a single failure is not worth a message
+			printable.Fprintf(log, "%d messages could not be stored, retrying for up to %v: %v\n", r.Messages, queue.DefaultRepeatFor, r.Err)
 		}
 	}}
 	if j != nil {
@@ -100,7 +100,7 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 		return target{}, errors.Join(err, disconnect())
 	}
 	return target{f.delay.through(p, log), func() error {
-		// Every outcome is waited for, as long as the publisher repeats; after a signal not much longer.
+		// Wait for every outcome, as long as the publisher retries; after a signal, not much longer.
 		closing, giveUp := context.WithCancel(patient)
 		defer giveUp()
 		defer context.AfterFunc(ctx, func() { t.windDown(closing, p, log); giveUp() })()
@@ -120,21 +120,21 @@ func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Wri
 	t.mu.Lock()
 	full := t.full
 	t.mu.Unlock()
-	if !full && !pause(flushTimeout) { // for what waits for room, a second is no time
+	if !full && !pause(flushTimeout) { // with a full backlog, another second would not help
 		return
 	}
 	p.Stop()
 	t.mu.Lock()
 	left := time.Until(t.heard.Add(silenceTimeout)).Round(time.Second)
 	t.mu.Unlock()
-	if left > 0 && pause(100*time.Millisecond) { // enough for what was not sent
-		printable.Fprintf(log, "waiting up to %v for the outcome of what was sent; a second signal exits at once\n", left)
+	if left > 0 && pause(100*time.Millisecond) { // enough to settle the messages that were not sent
+		printable.Fprintf(log, "waiting up to %v for the outcome of messages that were sent; a second signal exits at once\n", left)
 		pause(left)
 	}
 }
 
-// sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
-// after it must not overtake it.
+// sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: later messages
+// must not overtake it.
 func (f *publishFlags) sendAll(ctx context.Context, j job, to target, t *tally) error {
 	pace := pacer{rate: int64(f.rate)}
 	for _, in := range j.ins {
@@ -190,7 +190,7 @@ func (f *publishFlags) sendInput(ctx context.Context, name string, src source, j
 	}
 }
 
-// pacer keeps a rate: it sends the n-th message no earlier than n/rate seconds after the first.
+// pacer limits the rate: message n is sent no earlier than n/rate seconds after message 0.
 type pacer struct {
 	rate  int64
 	start time.Time

@@ -43,7 +43,7 @@ func newSource(format string, r io.Reader) source {
 	panic("format " + format + " was not checked")
 }
 
-// newSourceAt is newSource for r that was moved to a Position of an earlier reading. The formats are those that have positions.
+// newSourceAt is newSource for r that was moved to a Position of an earlier run. It supports the formats that have positions.
 func newSourceAt(format string, r io.Reader, p Position) source {
 	src := newSource(format, r)
 	switch s := src.(type) {
@@ -87,7 +87,7 @@ func (s *lineSource) next() ([]byte, string, error) {
 	}
 }
 
-// where names the line that was read last, or one behind it.
+// where names the line read last or, with behind 1, the next one.
 func (s *lineSource) where(behind int) string { return fmt.Sprintf("line %d", s.lines.Line+behind) }
 
 // len32Source: each message is preceded by its length as a 32 bit big-endian number.

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The outcomes of the messages, and what is printed of them.
+// The outcomes of the messages, and the summary of a run.
 
 // tally counts outcomes. Its methods are called from the publisher's goroutines.
 type tally struct {
@@ -26,8 +26,8 @@ type tally struct {
 	firstUnknownIn, firstRejectedIn string
 	progress                        *progressbar.ProgressBar
 	stop                            func()    // ends the reading
-	heard                           time.Time // when something was stored last, or the publishing began
-	full                            bool      // the backlog was full when last looked at, and nothing has been stored since
+	heard                           time.Time // when a message was last stored, or the run began
+	full                            bool      // the backlog was full at the last check, and nothing has been stored since
 	journal                         *journal
 }
 
@@ -52,14 +52,14 @@ func (t *tally) note(r queue.Result, size int, where string) {
 		}
 	default:
 		t.rejected++
-		t.stop() // what comes after it must not overtake it
+		t.stop() // later messages must not overtake it
 		if t.firstRejected == nil && t.firstUnknown == nil {
 			t.firstRejected, t.firstRejectedIn = r.Err, where
 		}
 	}
 }
 
-// outcome is the error, and so the exit code, of the whole run.
+// outcome returns the error of the whole run, which determines the exit code.
 func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 			hint = fmt.Sprintf("; %d more may be stored or not", t.unknown)
 		}
 		if t.journal != nil {
-			hint += "; the same command goes on behind them"
+			hint += "; the same command continues after them"
 		}
 		return cli.Stoppedf("stopped after %d messages%s", t.published, hint)
 	case t.published == 0 || dryRun:
@@ -89,7 +89,7 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	}
 	code := cli.ExitPartial
 	if c := cli.Code(err); c == cli.ExitNotNow {
-		code = c // what is left may be published later
+		code = c // the remaining messages may be published later
 	}
 	where := "are published"
 	if errors.Is(err, queue.ErrReplaced) {

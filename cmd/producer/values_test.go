@@ -28,11 +28,11 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		return code, errs.String()
 	}
 	for args, want := range map[string]string{
-		"--size 1KiB":                 "--size and --seed go with --count",
-		"--seed 7 -":                  "--size and --seed go with --count",
-		"--seed 1 --message x":        "--size and --seed go with --count",
-		"--format ndjson --message x": "--format is about files",
-		"--format lines --count 1":    "--format is about files",
+		"--size 1KiB":                 "--size and --seed require --count",
+		"--seed 7 -":                  "--size and --seed require --count",
+		"--seed 1 --message x":        "--size and --seed require --count",
+		"--format ndjson --message x": "--format applies to files",
+		"--format lines --count 1":    "--format applies to files",
 		"--count 0":                   "--count 0: generate",
 		"--count 0 --message x":       "--count 0: generate",
 		"--count 1 -":                 "cannot be combined",

@@ -66,7 +66,7 @@ func (f *findings) checkServe(c cluster, i image) {
 		}
 	}
 	if err := store.Check(pod.store(), "mongodb://db/shop"); err != nil || pod.store() == "" {
-		f.add("FENCEPOST_STORE %q is no address of a store: %v", pod.store(), err)
+		f.add("FENCEPOST_STORE %q is not the address of a store: %v", pod.store(), err)
 	}
 }
 

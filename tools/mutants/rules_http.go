@@ -4,7 +4,7 @@ import "time"
 
 // The rules of the HTTP API.
 var httpRules = []rule{
-	{file: "cmd/internal/lines/lines.go", rule: "a line that is cut off is no message", tests: "TestCutLineIsNoLine",
+	{file: "cmd/internal/lines/lines.go", rule: "a truncated line is not a message", tests: "TestCutLineIsNoLine",
 		old: `case errors.Is(err, io.EOF) && len(r.buf) > 0:`, new: `case (errors.Is(err, io.EOF) || err != nil) && len(r.buf) > 0:`},
 	{file: "cmd/fencepost/serve.go", rule: "a server that other machines can reach requires credentials", tests: "TestOtherMachinesNeedAToken",
 		old: `if f.open && f.tokenFile == ""`, new: `if !f.open && f.tokenFile == ""`},

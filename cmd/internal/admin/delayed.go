@@ -17,8 +17,8 @@ import (
 type Delayed struct {
 	Types  []string // of these types only; none: of all
 	IDs    []queue.ID
-	Before time.Time          // only those published before this time by the server's clock; the zero time is no bound
-	Slot   *queue.ScheduleKey // only the message that lies there; it is found at once, however many are delayed
+	Before time.Time          // only those published before this time by the server's clock; zero: no bound
+	Slot   *queue.ScheduleKey // only the message with this key; it is found directly, however many are delayed
 }
 
 // DelayedReader lists delayed messages.
@@ -26,7 +26,7 @@ type DelayedReader interface {
 	Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error)
 }
 
-// Each calls f with every chosen message, in the order in which they are due, until it returns false.
+// Each calls f with every chosen message, in the order of their due times, until f returns false.
 func (s Delayed) Each(ctx context.Context, q DelayedReader, f func(queue.Message) bool) error {
 	page := queue.Limit{Messages: 500, Bytes: 8 << 20}
 	ids := make(map[queue.ID]bool, len(s.IDs))
@@ -58,7 +58,8 @@ func (s Delayed) Each(ctx context.Context, q DelayedReader, f func(queue.Message
 	}
 }
 
-// Remove removes the chosen messages for good, type by type. Those that workers promote meanwhile stay, and the error is a PartialError.
+// Remove permanently removes the chosen messages, type by type. If workers promote some of them in the meantime, those stay, and the error is a
+// PartialError.
 func (s Delayed) Remove(ctx context.Context, b *fencepost.Backend, turn Turn, tell Progress) (o Outcome, err error) {
 	slots := map[string][]queue.ScheduleKey{} // by type
 	missing := map[queue.ID]bool{}
@@ -94,7 +95,7 @@ func (s Delayed) Remove(ctx context.Context, b *fencepost.Backend, turn Turn, te
 		}
 	}
 	if gone := o.Chosen - o.Done; gone > 0 {
-		return o, &PartialError{fmt.Errorf("%d of the messages were gone already: promoted, or removed by somebody else", gone)}
+		return o, &PartialError{fmt.Errorf("%d of the messages were already gone: promoted, or removed by another program", gone)}
 	}
 	return o, nil
 }

@@ -1,8 +1,8 @@
-// Package admin changes by hand what is stored: dead letters, delayed messages, pending messages, settings, locks. The commands of
-// fencepost and its pages both call it, so they cannot differ in what they do.
+// Package admin makes manual changes to dead letters, delayed messages, pending messages, settings and locks. The fencepost commands and
+// its pages both call it, so they behave the same.
 //
-// A value (Letters, Delayed) chooses what a change is about, and lists it before anything is done. A change of messages or letters
-// waits for its Turn, so that no two of them work on the same type. Its result is an Outcome, also after an error.
+// A value (Letters, Delayed) chooses what a change applies to, and can list it before anything is changed. A change of messages or letters
+// waits for its Turn, so that no two changes work on the same type. Its result is an Outcome, also after an error.
 package admin
 
 import (
@@ -12,24 +12,24 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Outcome is what a change did.
+// Outcome is the result of a change.
 type Outcome struct {
-	Chosen  int        // letters or messages that it was about
+	Chosen  int        // letters or messages that were chosen
 	Done    int        // requeued or removed
-	Left    int        // tried, and still there
-	Missing []queue.ID // IDs that were named, and not found
+	Left    int        // attempted, but still there
+	Missing []queue.ID // given IDs that were not found
 }
 
-// Progress is called with what a change did so far.
+// Progress is called with the outcome so far.
 type Progress func(Outcome)
 
-// PartialError says that a part of a change is done, and why the rest is not.
+// PartialError says that part of a change was made, and why the rest was not.
 type PartialError struct{ Err error }
 
 func (e *PartialError) Error() string { return e.Err.Error() }
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// State is what is set for a type, in a few words; "-" if nothing is.
+// State describes the settings of a type in a few words; "-" if none is set.
 func State(s queue.Settings) string {
 	var parts []string
 	switch {
@@ -49,7 +49,7 @@ func State(s queue.Settings) string {
 	return strings.Join(parts, ", ")
 }
 
-// Pause returns the change that pauses draining and publishing, or ends that. Neither drain nor publish means both.
+// Pause returns the change that pauses (to is true) or resumes draining and publishing. Neither drain nor publish means both.
 func Pause(drain, publish, to bool) (c queue.SettingsPatch) {
 	if drain || !publish {
 		c.DrainPaused = &to

@@ -17,7 +17,7 @@ type Letters struct {
 	Types  []string // of these types only; none: of all
 	IDs    []queue.ID
 	Reason string    // only those whose reason contains this
-	Since  time.Time // only those put aside at this time or later …
+	Since  time.Time // only those that became dead letters at this time or later …
 	Before time.Time // … and before this one
 }
 
@@ -48,8 +48,8 @@ func (s Letters) eachOf(ctx context.Context, q queue.DeadLetterReader, typ strin
 	return nil
 }
 
-// Requeue publishes the chosen letters as new messages and removes them, type by type: those that were there when it began with the type. A
-// letter that cannot be published stays, and the error is a PartialError.
+// Requeue publishes the chosen letters as new messages and removes them, type by type. It takes the letters that exist when it begins with the
+// type. A letter that cannot be published stays, and the error is a PartialError.
 func (s Letters) Requeue(ctx context.Context, b *fencepost.Backend, turn Turn, tell Progress) (o Outcome, err error) {
 	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
 	if err != nil {
@@ -68,14 +68,14 @@ func (s Letters) Requeue(ctx context.Context, b *fencepost.Backend, turn Turn, t
 	})
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_ = p.Close(closeCtx) // the outcomes are known, or unknown for good
+	_ = p.Close(closeCtx) // the outcomes are known, or permanently unknown
 	if err == nil && failed != nil {
 		err = &PartialError{failed}
 	}
 	return o, err
 }
 
-// Remove removes the chosen letters with their messages, for good.
+// Remove permanently removes the chosen letters with their messages.
 func (s Letters) Remove(ctx context.Context, b *fencepost.Backend, turn Turn, tell Progress) (o Outcome, err error) {
 	err = s.act(ctx, b, turn, &o, func(ctx context.Context, letters []queue.DeadLetter) error {
 		ids := map[string][]queue.ID{}
@@ -116,7 +116,7 @@ func (s Letters) act(ctx context.Context, b *fencepost.Backend, turn Turn, o *Ou
 		one := errors.New("there is one")
 		err := s.eachOf(ctx, b.Queue, typ, func(queue.DeadLetter) error { return one })
 		if err == nil {
-			continue // no lock for nothing
+			continue // nothing to change, so no lock is needed
 		}
 		if errors.Is(err, one) {
 			err = turn.Take(ctx, b, typ, func(ctx context.Context) error { return s.actOn(ctx, b, typ, choose, do) })
@@ -139,9 +139,9 @@ func (s Letters) act(ctx context.Context, b *fencepost.Backend, turn Turn, o *Ou
 
 // actOn works on one type.
 //
-// rule: the letters are chosen under the lock. Those that were chosen before it may be gone, and published, by now.
+// rule: the letters are chosen under the lock. Letters chosen earlier may already have been requeued or removed.
 func (s Letters) actOn(ctx context.Context, b *fencepost.Backend, typ string, choose func(queue.DeadLetter), do func(context.Context, []queue.DeadLetter) error) error {
-	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
+	// rule: letters that die during the change are not chosen, in particular messages that were requeued and died again.
 	chosen := map[queue.ID]bool{}
 	err := s.eachOf(ctx, b.Queue, typ, func(l queue.DeadLetter) error {
 		choose(l)
@@ -155,7 +155,7 @@ func (s Letters) actOn(ctx context.Context, b *fencepost.Backend, typ string, ch
 	var portion []queue.DeadLetter
 	size := 0
 	flush := func() error {
-		// rule: nothing is begun without the lock.
+		// rule: no portion is begun without the lock.
 		if len(portion) == 0 || ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Purge removes the pending messages of a type that were published before a time by the server's clock; the zero time is no bound.
+// Purge removes the pending messages of a type that were published before a time by the server's clock; the zero time means no bound.
 func Purge(ctx context.Context, b *fencepost.Backend, typ string, before time.Time, turn Turn) (p queue.Purged, err error) {
 	err = turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
 		p, err = queue.Purge(ctx, b.Queue, typ, before, false)
@@ -19,7 +19,7 @@ func Purge(ctx context.Context, b *fencepost.Backend, typ string, before time.Ti
 	return p, err
 }
 
-// take runs do in a turn, or at once if it changes nothing (dryRun).
+// take runs do in a turn, or immediately if it changes nothing (dryRun).
 func (t Turn) take(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool, do func(context.Context) (Outcome, error)) (o Outcome, err error) {
 	if dryRun {
 		return do(ctx)
@@ -31,7 +31,7 @@ func (t Turn) take(ctx context.Context, b *fencepost.Backend, typ string, dryRun
 	return o, err
 }
 
-// PurgeIDs removes pending messages that are named, or counts them (dryRun).
+// PurgeIDs removes the pending messages with the given IDs, or counts them (dryRun).
 func PurgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool, turn Turn) (Outcome, error) {
 	return turn.take(ctx, b, typ, dryRun, func(ctx context.Context) (Outcome, error) { return purgeIDs(ctx, b, typ, ids, dryRun) })
 }
@@ -53,7 +53,7 @@ func purgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue
 		return o, nil
 	}
 	if err := b.Queue.Ack(ctx, typ, found); err != nil {
-		return o, fmt.Errorf("perhaps some are removed: %w", err)
+		return o, fmt.Errorf("some messages may have been removed: %w", err)
 	}
 	o.Done = o.Chosen
 	return o, nil
@@ -64,7 +64,7 @@ type ForeignKeyReader interface {
 	ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error)
 }
 
-// ForeignKeys lists all foreign keys of a type, up to a number.
+// ForeignKeys lists the foreign keys of a type, at most the given number.
 func ForeignKeys(ctx context.Context, q ForeignKeyReader, typ string, most int) (keys []string, err error) {
 	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
 		page, err := q.ForeignKeys(ctx, typ, after, min(most-len(keys), 1000))
@@ -79,7 +79,7 @@ func ForeignKeys(ctx context.Context, q ForeignKeyReader, typ string, most int) 
 	return keys, nil
 }
 
-// PurgeForeign removes the foreign keys of a type, a million at most, or counts them (dryRun).
+// PurgeForeign removes the foreign keys of a type, at most a million, or counts them (dryRun).
 func PurgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool, turn Turn) (Outcome, error) {
 	return turn.take(ctx, b, typ, dryRun, func(ctx context.Context) (Outcome, error) { return purgeForeign(ctx, b, typ, dryRun) })
 }
@@ -98,7 +98,7 @@ func purgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun 
 	return o, nil
 }
 
-// ReleaseLock asks the holders of a lock to release it, or takes it away (force). said is what that means, as a sentence without a period.
+// ReleaseLock asks the holders of a lock to release it, or takes it away (force). said describes the result, as a sentence without a period.
 func ReleaseLock(ctx context.Context, b *fencepost.Backend, name, why string, force bool) (said string, err error) {
 	do, said := b.Locker.RequestRelease, fmt.Sprintf("the holder of %s is asked to release it; it sees that at its next renewal", name)
 	if force {

@@ -12,16 +12,16 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Wait is how long a change waits for its turn by default: longer than the lease of a program that was killed on another machine keeps others
-// waiting.
+// Wait is how long a change waits for its turn by default: longer than it takes to take over the lock of a program that was killed on another
+// machine.
 const Wait = 15 * time.Second
 
 const lease = 10 * time.Second
 
-// Turn is how a change waits until no other one works on its type.
+// Turn says how a change waits until no other change works on its type.
 type Turn struct {
-	Why  string        // what it is for, shown to those that wait for it; at most lock.MaxWhy bytes
-	Wait time.Duration // 0 does not wait
+	Why  string        // the purpose of the change, shown to waiters; at most lock.MaxWhy bytes
+	Wait time.Duration // 0: do not wait
 }
 
 // BusyError says that another program is changing a type.
@@ -43,10 +43,10 @@ func (e *BusyError) Error() string {
 // Unwrap says that the lock is held.
 func (e *BusyError) Unwrap() error { return lock.ErrHeld }
 
-// Take runs do under the administrative lock of a type. Its context ends when the lock is lost.
+// Take runs do under the administrative lock of a type. The context of do ends when the lock is lost.
 func (t Turn) Take(ctx context.Context, b *fencepost.Backend, typ string, do func(context.Context) error) error {
 	if queue.ValidateType(typ) != nil {
-		return do(ctx) // a foreign program has put something there, under a name that a lock may not have; it can only be removed
+		return do(ctx) // messages of a foreign program, with a type name that a lock cannot have; they can only be removed
 	}
 	name := queue.AdminLock(typ)
 	err := b.Locker.Do(ctx, name, do, lock.WithLease(lease), lock.WithWait(max(t.Wait, time.Nanosecond)), lock.WithWhy(t.Why))
@@ -55,10 +55,10 @@ func (t Turn) Take(ctx context.Context, b *fencepost.Backend, typ string, do fun
 	switch {
 	case !errors.As(err, &held) && !lost:
 		return err
-	case ctx.Err() != nil: // somebody has stopped it
+	case ctx.Err() != nil: // the caller has cancelled it
 		return ctx.Err()
 	case lost:
-		return fmt.Errorf("%w; run it again for what is left", err)
+		return fmt.Errorf("%w; run it again for the rest", err)
 	}
 	busy := &BusyError{Type: typ, Lock: name, Holder: held}
 	if r, err := b.Locker.Inspect(ctx, name); err == nil && r.Held() {

@@ -45,7 +45,7 @@ func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
 		s.ready.asked = time.Now()
 	}
 	if err := s.ready.err; err != nil {
-		return plain(w, errors.New(strings.Join(strings.Fields("the queue cannot be used: "+s.clean(err)), " ")))
+		return plain(w, errors.New(strings.Join(strings.Fields("the queue is unusable: "+s.clean(err)), " ")))
 	}
 	return plain(w, nil)
 }

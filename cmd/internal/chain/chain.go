@@ -8,17 +8,17 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Reader reads the records of a chain in order. It is a reader of the file in which it is.
+// Reader reads the records of a chain in order. It embeds the reader of its current file.
 type Reader struct {
 	*storage.Reader
-	rest    storage.Chain // behind that file
+	rest    storage.Chain // the files after the current one
 	options storage.ReaderOptions
 }
 
-// Open opens the file of a chain that has the record From, or else the one behind it. The chain has at least one file.
+// Open opens a chain at the record From, or at the first record after it. The chain has at least one file.
 func Open(c storage.Chain, o storage.ReaderOptions) (*Reader, error) {
 	at := 0
-	for i, l := range c { // of several that have it, as after a compaction, the newest
+	for i, l := range c { // if several files have it, as after a compaction, the newest
 		if l.Type != "" && l.First <= o.From {
 			at = i
 		}
@@ -27,7 +27,7 @@ func Open(c storage.Chain, o storage.ReaderOptions) (*Reader, error) {
 	return &Reader{r, c[at+1:], o}, err
 }
 
-// Next returns the next record, and io.EOF behind the last one of the last file.
+// Next returns the next record, and io.EOF after the last one of the last file.
 func (r *Reader) Next() (storage.Record, error) {
 	for {
 		rec, err := r.Reader.Next()
@@ -44,5 +44,5 @@ func (r *Reader) Next() (storage.Record, error) {
 	}
 }
 
-// Close closes the file in which it is.
+// Close closes the current file.
 func (r *Reader) Close() error { return r.Reader.Close() }

@@ -19,7 +19,7 @@ import (
 // configHelp documents the configuration file in --config's help.
 const configHelp = "YAML file of settings: every flag's name is a key, the same under 'worker:', 'producer:' or 'fencepost:' for one program only"
 
-// maxConfig is the limit of a configuration file's size: a larger file is not a configuration.
+// maxConfig is the maximum size of a configuration file in bytes: no real one is larger.
 const maxConfig = 1 << 20
 
 // programs are the sections of a configuration file.
@@ -110,7 +110,7 @@ func fromFile(cmd *cobra.Command, path string) error {
 	return failed
 }
 
-// settingsIn returns what the file says about the flags of cmd, by their names.
+// settingsIn returns the values in the file for the flags of cmd, by flag name.
 func settingsIn(cmd *cobra.Command, path string, doc *yaml.Node) (map[string]*yaml.Node, error) {
 	known := knownFlags(cmd.Root())
 	values, err := readSection(cmd, path, "", doc, known)
@@ -126,12 +126,12 @@ func settingsIn(cmd *cobra.Command, path string, doc *yaml.Node) (map[string]*ya
 		if err != nil {
 			return nil, err
 		}
-		maps.Copy(values, own) // a program's own section wins
+		maps.Copy(values, own) // a program's own section takes precedence
 	}
 	return values, nil
 }
 
-// readSection returns the keys and values of a section, "" is the whole file. A key that is not the name of a known flag is an error.
+// readSection returns the keys and values of a section; "" means the whole file. A key that is not the name of a known flag is an error.
 func readSection(cmd *cobra.Command, path, section string, node *yaml.Node, known map[string]bool) (map[string]*yaml.Node, error) {
 	values, err := pairs(path, node)
 	if err != nil {
@@ -150,7 +150,7 @@ func readSection(cmd *cobra.Command, path, section string, node *yaml.Node, know
 			if near := nearest(key, known); near != "" {
 				hint = fmt.Sprintf("; did you mean %q?", near)
 			} else if section == "" {
-				hint = fmt.Sprintf("; what only another program knows belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
+				hint = fmt.Sprintf("; a flag that only another program has belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
 			}
 			return nil, Usagef("config file %s:%d: unknown key%s%s", path, n.Line, quoted(key), hint)
 		}
@@ -182,10 +182,10 @@ func parseConfig(path string, data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// yamlError matches the beginning of the parser's errors. Errors of syntax alone start with one of these words; other errors quote the file.
+// yamlError matches the beginning of the parser's errors. Only syntax errors start with one of these words; other errors quote the file.
 var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?:did not|could not|found|mapping|block|control) .*)?`)
 
-// syntaxError is an error of the parser. rule: what a line says is not told. --config may name another file by mistake, one with passwords, say.
+// syntaxError rewrites an error of the parser. rule: it does not quote the file. --config may name another file by mistake, one with passwords.
 func syntaxError(path string, err error) error {
 	why := ""
 	if m := yamlError.FindStringSubmatch(err.Error()); m != nil {
@@ -196,13 +196,13 @@ func syntaxError(path string, err error) error {
 			why = ": " + m[2]
 		}
 	}
-	return Usagef("config file %s: no valid YAML%s; write lines as in 'lease: 30s', and put texts with special characters in quotes", path, why)
+	return Usagef("config file %s: not valid YAML%s; write lines as in 'lease: 30s', and quote text with special characters", path, why)
 }
 
-// flagName is what a key looks like that was meant to be a flag's name.
+// flagName matches keys that may have been meant as the name of a flag.
 var flagName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,31}$`)
 
-// quoted returns a key for an error. rule: nothing if it is a line of some other file, as those of /etc/shadow, which are keys for YAML.
+// quoted returns a key for an error. rule: a key that may be a line of some other file is not quoted. YAML reads lines of /etc/shadow as keys.
 func quoted(key string) string {
 	if !flagName.MatchString(key) {
 		return ""
@@ -210,7 +210,7 @@ func quoted(key string) string {
 	return fmt.Sprintf(" %q", key)
 }
 
-// pairs returns the values of a mapping by key. Keys are as they are written.
+// pairs returns the values of a mapping by key, as written.
 func pairs(path string, node *yaml.Node) (map[string]*yaml.Node, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -225,7 +225,7 @@ func pairs(path string, node *yaml.Node) (map[string]*yaml.Node, error) {
 			return nil, Usagef("config file %s:%d: a key must be the name of a flag", path, key.Line)
 		}
 		if values[key.Value] != nil {
-			return nil, Usagef("config file %s:%d: key%s is there twice", path, key.Line, quoted(key.Value))
+			return nil, Usagef("config file %s:%d: duplicate key%s", path, key.Line, quoted(key.Value))
 		}
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
@@ -235,7 +235,7 @@ func pairs(path string, node *yaml.Node) (map[string]*yaml.Node, error) {
 	return values, nil
 }
 
-// setFromNode sets a flag to the text of a value, as if it stood on the command line, or to a list of texts.
+// setFromNode sets a flag to the text of a value, as if given on the command line, or to a list of texts.
 func setFromNode(cmd *cobra.Command, f *pflag.Flag, n *yaml.Node) error {
 	list, isList := f.Value.(pflag.SliceValue)
 	switch {
@@ -254,7 +254,7 @@ func setFromNode(cmd *cobra.Command, f *pflag.Flag, n *yaml.Node) error {
 		f.Changed = true
 		return list.Replace(values)
 	case n.Tag == "!!null":
-		return errors.New("has no value; give one, or leave the key out")
+		return errors.New("has no value; give one, or remove the key")
 	case isList && f.Value.Type() == "stringArray":
 		f.Changed = true
 		return list.Replace([]string{n.Value})
@@ -265,7 +265,7 @@ func setFromNode(cmd *cobra.Command, f *pflag.Flag, n *yaml.Node) error {
 	return cmd.Flags().Set(f.Name, n.Value)
 }
 
-// knownFlags are the names of all flags of a program.
+// knownFlags returns the names of all flags of a program.
 func knownFlags(root *cobra.Command) map[string]bool {
 	known := map[string]bool{}
 	var visit func(*cobra.Command)
@@ -281,12 +281,12 @@ func knownFlags(root *cobra.Command) map[string]bool {
 	return known
 }
 
-// others are the other programs' sections.
+// others returns the sections of the other programs.
 func others(cmd *cobra.Command) []string {
 	return slices.DeleteFunc(slices.Clone(programs), func(p string) bool { return p == cmd.Root().Name() })
 }
 
-// nearest returns the known name that differs from key by a slip of the finger, "" if there is none.
+// nearest returns the known name that differs from key by a typing mistake, "" if there is none.
 func nearest(key string, known map[string]bool) string {
 	best, least := "", max(len(key)/3, 1)+1
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -297,7 +297,7 @@ func nearest(key string, known map[string]bool) string {
 	return best
 }
 
-// distance is Levenshtein's: how many letters to insert, remove or replace.
+// distance returns the Levenshtein distance: how many letters to insert, remove or replace.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

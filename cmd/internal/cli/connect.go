@@ -15,23 +15,23 @@ import (
 // ConnectTimeout is the default of --connect-timeout: an election takes 12 s and more.
 const ConnectTimeout = 30 * time.Second
 
-// connectEvery bounds the pause between two attempts, which is jittered. Each attempt itself waits for a server, for 5 s by default.
+// connectEvery bounds the jittered pause between two attempts. Each attempt itself waits for a server, by default for 5 s.
 const connectEvery = time.Second
 
-// errNoServer ends an attempt to connect.
+// errNoServer is the cause when the time to connect has run out.
 var errNoServer = errors.New("no usable server in time")
 
-// passing returns why err may be over soon, "" if only a person can end it.
+// passing returns the reason of an error that may pass by itself, "" if only a person can resolve it.
 func passing(err error) string {
 	if errors.Is(err, storage.ErrNoSpace) {
-		return "there is no room in it"
+		return "it is full"
 	}
 	reason, _ := mongoerr.Passing(err)
 	return reason
 }
 
 // Connect opens the backend, and waits for a usable server if the problem is temporary: an election, a restart, a machine that does not
-// answer. It waits at most this long; 0 means forever. It calls waiting once, when the first attempt has failed.
+// answer. It waits for at most within; 0 means forever. It calls waiting once, after the first attempt has failed.
 func Connect(ctx context.Context, url string, within time.Duration, waiting func(reason string)) (*fencepost.Backend, error) {
 	return Await(ctx, fencepost.Redact(url), within, waiting, func(ctx context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
 }
@@ -77,7 +77,7 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			}
 		}
 		if errors.Is(cause, storage.ErrNoSpace) {
-			return none, fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
+			return none, fmt.Errorf("it was still full after %v (--connect-timeout): %w", within, cause)
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
 			"and that a replica set has a majority of its members: %w", name, within, said, cause)

@@ -1,4 +1,4 @@
-// Package cli has the shared code of Fencepost's programs: exit codes, flags that fall back to environment variables,
+// Package cli contains the shared code of Fencepost's programs: exit codes, flags that fall back to environment variables,
 // logging, handling of the first and the second signal, and printing of errors.
 package cli
 
@@ -30,7 +30,7 @@ const (
 	ExitNothing   = 4   // nothing matched
 	ExitHeld      = 5   // lock held elsewhere, or fenced by another writer
 	ExitNotNow    = 6   // the backlog is full or the type is paused
-	ExitPartial   = 7   // some of the work was done, the rest cannot be
+	ExitPartial   = 7   // part of the work was done, the rest cannot be done
 	ExitStopped   = 130 // stopped by a signal
 )
 
@@ -57,8 +57,8 @@ func Stoppedf(format string, args ...any) error {
 	return &Error{ExitStopped, fmt.Errorf(format, args...)}
 }
 
-// gravest has the exit codes in the order in which they decide when several things went wrong. First what the same command never gets over. Then a stop: it may
-// have caused the failures behind it. Last what may succeed later, what was done in part, and what was not there.
+// gravest lists the exit codes by precedence, for several errors at once. First the failures that a repetition of the command cannot overcome.
+// Then a stop: it may have caused the failures after it. Last the failures that may succeed later, partial results, and nothing found.
 var gravest = []int{ExitIntegrity, ExitUsage, ExitStopped, ExitFailed, ExitHeld, ExitNotNow, ExitPartial, ExitNothing}
 
 // Code maps an error to the exit code. Of errors joined by errors.Join the gravest decides.
@@ -110,7 +110,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		code = ExitUsage
 	}
-	stopped := code == ExitStopped && errors.Is(err, context.Canceled) && printable.Joined(err) == nil // and nothing else
+	stopped := code == ExitStopped && errors.Is(err, context.Canceled) && printable.Joined(err) == nil // no other error
 	if err != nil && !stopped {
 		store := storeOf(cmd)
 		text := redact.Text(StoreText(printable.Error(withRemedy(err, store)), store)) // paths in a store may look like URLs
@@ -119,7 +119,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	return code
 }
 
-// Prepare adds to a root command what all programs share. Run calls it.
+// Prepare adds the parts that all programs share to a root command. Run calls it.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentFlags().String("config", "", configHelp)

@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fileWithin bounds the reading of a small file. Most files are read at once; with --url-file <(pass show db) a user may have to type a passphrase
-// first.
+// fileWithin bounds the reading of a small file. Reading rarely takes long, but with --url-file <(pass show db) a user may have to type a
+// passphrase first.
 const fileWithin = time.Minute
 
-// readFile reads a small file or a pipe. mode is that of a regular file, else 0.
+// readFile reads a small file or a pipe. mode is the mode of a regular file, otherwise 0.
 func readFile(path string, most int64, within time.Duration) (data []byte, mode fs.FileMode, err error) {
 	type file struct {
 		data []byte
@@ -35,8 +35,8 @@ func readFile(path string, most int64, within time.Duration) (data []byte, mode 
 	var f file
 	select {
 	case f = <-read:
-	case <-time.After(within): // rule: a pipe may have nobody who writes to it. Who still waits to read it ends with the program.
-		return nil, 0, fmt.Errorf("cannot be read: it is not at its end after %v; if it is a pipe, some program has to write to it, and to close it", within)
+	case <-time.After(within): // rule: a pipe may have no writer. The goroutine that waits for one ends with the program.
+		return nil, 0, fmt.Errorf("cannot be read: it did not end within %v; if it is a pipe, some program must write to it, and close it", within)
 	}
 	var p *fs.PathError
 	if errors.As(f.err, &p) {
@@ -64,7 +64,8 @@ func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error)
 	return data, mode, err
 }
 
-// warnOfReaders says that every user of the machine can read the password of one of the URLs in a file. It is no error: Kubernetes mounts secrets like that.
+// warnOfReaders warns if every user of the machine can read a file with a password in one of its URLs. That is not an error: Kubernetes mounts
+// secrets like that.
 func warnOfReaders(cmd *cobra.Command, file string, mode fs.FileMode, urls ...string) {
 	if mode&0o004 != 0 && slices.ContainsFunc(urls, redact.HasSecret) && runtime.GOOS != "windows" { // which has no such modes
 		printable.Fprintf(cmd.ErrOrStderr(), "warning: %s holds a password, and every user of this machine may read it (mode %04o); give it mode 0600 or 0640\n", file, mode.Perm())

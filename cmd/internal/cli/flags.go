@@ -15,7 +15,7 @@ import (
 )
 
 // EnvPrefix starts the name of every environment variable that sets a flag: --batch-bytes is FENCEPOST_BATCH_BYTES.
-// A flag on the command line wins over the variable, which wins over the configuration file.
+// A flag on the command line takes precedence over the variable, which takes precedence over the configuration file.
 const EnvPrefix = "FENCEPOST_"
 
 // URLUsage describes --url.
@@ -37,19 +37,19 @@ const (
 	urlFlag   = "url"
 	storeFlag = "store"
 
-	inFile         = "-file"  // ends the names of the flags for files that have the value of another flag
-	maxAddressFile = 64 << 10 // bytes; more is no address
+	inFile         = "-file"  // suffix of flags that name a file with the value of another flag
+	maxAddressFile = 64 << 10 // bytes; no address is longer
 )
 
-// addressVar adds a flag for an address that may have a password, and one for a file that the address is in.
+// addressVar adds a flag for an address that may contain a password, and one for a file that contains the address.
 func addressVar(cmd *cobra.Command, address *string, name, byDefault, usage, example string) {
 	env := EnvPrefix + strings.ToUpper(name)
 	cmd.Flags().StringVar(address, name, byDefault, usage+"; pass a password by --"+name+inFile+" or "+env+", because every user can see command lines with ps")
 	cmd.Flags().String(name+inFile, "", "file whose only line is the value of --"+name+", or a pipe, as in --"+name+inFile+" <(pass show "+example+")")
 }
 
-// fromAddressFile sets --url or --store from the file that --url-file or --store-file names. Where both are given, the command line wins
-// over the environment, and that over the configuration file.
+// fromAddressFile sets --url or --store from the file that --url-file or --store-file names. If both are given, the command line takes
+// precedence over the environment, and the environment over the configuration file.
 func fromAddressFile(cmd *cobra.Command, name string) error {
 	file := cmd.Flags().Lookup(name + inFile)
 	if file == nil || file.Value.String() == "" {
@@ -70,7 +70,7 @@ func fromAddressFile(cmd *cobra.Command, name string) error {
 	return cmd.Flags().Set(name, line)
 }
 
-// Address returns the address that an argument is or, if it is @FILE, that is in the file.
+// Address returns an argument that is an address or, if it is @FILE, the address in the file.
 func Address(cmd *cobra.Command, arg string) (string, error) {
 	if path, ok := strings.CutPrefix(arg, "@"); ok {
 		return addressIn(cmd, arg, path)
@@ -78,7 +78,7 @@ func Address(cmd *cobra.Command, arg string) (string, error) {
 	return arg, nil
 }
 
-// addressIn returns the only line of a file, which messages call what.
+// addressIn returns the only line of a file. Messages call the file what.
 func addressIn(cmd *cobra.Command, what, path string) (string, error) {
 	text, mode, err := readFile(path, maxAddressFile, fileWithin)
 	if err != nil {
@@ -92,9 +92,9 @@ func addressIn(cmd *cobra.Command, what, path string) (string, error) {
 	return line, nil
 }
 
-const commandLine = 3 // the strongest
+const commandLine = 3 // the highest rank
 
-// rank tells how strong the source of a flag's value is.
+// rank returns the precedence of the source of a flag's value.
 func rank(f *pflag.Flag) int {
 	source := f.Annotations[sourceKey]
 	switch {
@@ -108,7 +108,7 @@ func rank(f *pflag.Flag) int {
 	return 1
 }
 
-// OnCommandLine tells whether a flag was given on the command line, and not by environment or file.
+// OnCommandLine reports whether a flag was given on the command line, not by environment or file.
 func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
 
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
@@ -252,7 +252,7 @@ func (m *Moment) String() string {
 }
 func (m *Moment) Type() string { return "time" }
 
-// Since1970 returns t, or the beginning of 1970 if that is later: nothing is older, and the zero time is none.
+// Since1970 returns t, or the beginning of 1970 if that is later: no message is older, and the zero time would mean no time.
 func Since1970(t time.Time) time.Time {
 	if epoch := time.UnixMilli(0); t.Before(epoch) {
 		return epoch
@@ -273,7 +273,7 @@ func (m *Moment) Set(v string) error {
 	return nil
 }
 
-// Since is a Moment, or how long ago it was.
+// Since is a Moment that can also be given as a duration before now.
 type Since struct{ Moment }
 
 // Set parses a time or a duration.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Loopback tells whether a host of --listen is this machine only.
+// Loopback reports whether a host of --listen is reachable from this machine only.
 func Loopback(host string) bool {
 	if host == "" || strings.EqualFold(host, "localhost") {
 		return true

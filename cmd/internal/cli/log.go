@@ -37,7 +37,7 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 	store := storeOf(l.cmd)
 	zerolog.ErrorMarshalFunc = func(err error) any { return withRemedy(err, store) }
 	clean := StoreWriter(redact.Writer(stderr), store)
-	// rule: nothing in an event is obeyed by who reads the log on a terminal.
+	// rule: nothing in an event can control the terminal on which the log is read.
 	out := printable.JSONWriter(clean)
 	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {
 		out = console(clean, !IsTerminal(stderr) || os.Getenv("NO_COLOR") != "")
@@ -45,7 +45,7 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
 }
 
-// console is for logs as people read them. Its own output, such as colours, is added to texts that are printable already.
+// console formats logs for people. It adds its own output, such as colours, to texts that are already printable.
 func console(out io.Writer, noColor bool) io.Writer {
 	value := func(v any) string { return printable.Text(fmt.Sprintf("%s", v)) }
 	return zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05.000", NoColor: noColor, FormatFieldValue: value, FormatErrFieldValue: value,

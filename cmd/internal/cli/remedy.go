@@ -17,8 +17,8 @@ import (
 // WithRemedy is withRemedy for files in directories.
 func WithRemedy(err error) error { return withRemedy(err, "") }
 
-// withRemedy adds to an error the command that helps against it; store is the address of the store that files are in. Libraries know no
-// commands: their errors say what is wrong, and what to do in words. Errors joined by errors.Join get a remedy each.
+// withRemedy adds to an error the command that helps; store is the address of the files' store. The libraries do not know the commands: their
+// errors say what is wrong, and what to do in words. Errors joined by errors.Join get a remedy each.
 func withRemedy(err error, store string) error {
 	if parts := printable.Joined(err); parts != nil {
 		for i, part := range parts {
@@ -40,7 +40,7 @@ type remedied struct {
 func (e *remedied) Error() string { return e.error.Error() + "; " + e.command }
 func (e *remedied) Unwrap() error { return e.error }
 
-// remedy returns the command that helps against err; "" if there is none.
+// remedy returns the command that helps with err; "" if there is none.
 func remedy(err error, store string) string {
 	var (
 		paused   *queue.PausedError
@@ -59,7 +59,7 @@ func remedy(err error, store string) string {
 	case errors.As(err, &told):
 		return ""
 	case errors.As(err, &paused):
-		return "when it may go on: fencepost types resume " + paused.Type
+		return "to resume it: fencepost types resume " + paused.Type
 	case errors.As(err, &full):
 		return "to raise the limit: fencepost types limit " + full.Type + " --max-backlog N"
 	case errors.As(err, &drained):
@@ -73,23 +73,23 @@ func remedy(err error, store string) string {
 	case errors.As(err, &busy):
 		return "to take the lock away: fencepost locks release --force --why TEXT " + busy.Lock
 	case errors.As(err, &cut):
-		return "to give up what is missing: fencepost repair " + fileArguments("--accept-loss", cut.Path, store)
+		return "to give up the missing messages: fencepost repair " + fileArguments("--accept-loss", cut.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Newer != 0:
 		return "to register this one: fencepost repair " + fileArguments("--adopt", mismatch.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Lost():
 		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
 		if where := elsewhere(mismatch, store); where != "" {
-			return "to go on with the file where it was kept, start workers of this type " + where + moveHere(mismatch, store) + "; only if it is lost there, give it up: " + giveUp
+			return "to continue with the file where it was kept, start workers of this type " + where + moveHere(mismatch, store) + "; only if it is lost there, give it up: " + giveUp
 		}
-		return "to give up what is lost: " + giveUp
+		return "to give up the lost messages: " + giveUp
 	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
-		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store) + moveHere(mismatch, store)
+		return "to continue with the registered file, start workers of this type " + elsewhere(mismatch, store) + moveHere(mismatch, store)
 	case errors.As(err, &mismatch) && mismatch.FileID != storage.FileID{} && !mismatch.Unregistered:
 		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
 		if store == "" {
-			return "when this one was moved away: " + giveUp
+			return "after moving this one away: " + giveUp
 		}
-		// As in storage/FORMAT.md, section slots: without its name the file is none.
+		// See storage/FORMAT.md, section slots: without its name, the file does not exist.
 		typ, generation, _ := storage.ParseName(filepath.Base(mismatch.Path))
 		return fmt.Sprintf("to move it away, save and remove the value %s/generations/%08d of the store, which is its name; then: %s", typ, generation, giveUp)
 	case errors.As(err, &conflict) && conflict.Removed:
@@ -98,8 +98,8 @@ func remedy(err error, store string) string {
 	return ""
 }
 
-// elsewhere says how to start workers where the registered file was kept; "" if that is here, or if
-// it is not known.
+// elsewhere returns how to start workers where the registered file was kept; "" if that is here or
+// unknown.
 func elsewhere(m *storage.RegistryMismatch, store string) string {
 	place, here := m.Registered.Place, StoreName(store)
 	if here == "" {
@@ -115,7 +115,7 @@ func elsewhere(m *storage.RegistryMismatch, store string) string {
 	return "with " + StoreArgument(place)
 }
 
-// moveHere says how to copy the type from where its file was kept; "" if that is between directories of two hosts.
+// moveHere returns how to copy the type from where its file was kept; "" if both places are directories, on different hosts.
 func moveHere(m *storage.RegistryMismatch, store string) string {
 	from, to, on := m.Registered.Place, store, ""
 	if to == "" {
@@ -131,7 +131,7 @@ func moveHere(m *storage.RegistryMismatch, store string) string {
 	return ", or move the type here: " + on + "fencepost copy " + shellWord(from) + " " + shellWord(to) + " " + typ
 }
 
-// fileArguments are the arguments of a command for a file.
+// fileArguments returns the arguments of a command for a file.
 func fileArguments(option, path, store string) string {
 	if store == "" {
 		return option + " " + path

@@ -42,7 +42,7 @@ func TestRemedies(t *testing.T) {
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Next: 3}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Next: 9, Epoch: 1}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Newer: 3, FileID: storage.FileID{2}}, "fencepost repair --adopt " + path},
-		{&storage.RegistryMismatch{Path: path, Registered: registered, FileID: storage.FileID{2}}, "when this one was moved away: fencepost repair --accept-loss " + path},
+		{&storage.RegistryMismatch{Path: path, Registered: registered, FileID: storage.FileID{2}}, "after moving this one away: fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: kept("host-1:/srv/a"), Missing: true}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: kept("host-1:/srv/a"), FileID: storage.FileID{2}}, "on host host-1 with --dir /srv/a"},
 		{&storage.RegistryMismatch{Path: path, Registered: kept("s3://bucket/prefix"), FileID: storage.FileID{2}}, "with --store s3://bucket/prefix, or move the type here: fencepost copy s3://bucket/prefix data orders"},

@@ -30,7 +30,7 @@ func Failures(members []queue.Member, now time.Time) map[string]string {
 	return found
 }
 
-// IDText is the text form of a message ID in a file; IDs from other sources are printed in hex.
+// IDText returns the text form of a message ID in a file; foreign IDs are printed in hex.
 func IDText(b []byte) string {
 	if len(b) == len(queue.ID{}) {
 		return queue.ID(b).String()

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. done stops this: from then on signals are
-// ignored. The program is about to exit and may have reported its result, so a signal must no longer change its exit code.
+// OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. After done, signals are ignored: the program is
+// about to exit and may have reported its result, so a signal must no longer change its exit code.
 func OnSignals(first, second func()) (done func()) {
 	ended := make(chan struct{})
 	c := make(chan os.Signal, 2)

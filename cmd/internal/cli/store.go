@@ -18,21 +18,21 @@ const SharedScheme = "shared:"
 func StoreFlag(cmd *cobra.Command, usage string) *string {
 	store := new(string)
 	addressVar(cmd, store, storeFlag, "", usage+": mongodb: (the database of --url), mongodb://host/database (another one), s3://bucket/prefix, or "+
-		"shared:/directory (a directory that is shared by network, NFS for example)", "files")
+		"shared:/directory (a directory shared over the network, for example by NFS)", "files")
 	return store
 }
 
 // Settings in the address of a bucket. None of them is secret.
 var (
-	placeSettings = []string{"endpoint", "region", "path-style"} // where it is
-	writeSettings = []string{"sse", "sse-kms-key-id"}            // how values are written; they are read without
+	placeSettings = []string{"endpoint", "region", "path-style"} // where the bucket is
+	writeSettings = []string{"sse", "sse-kms-key-id"}            // how values are written; readers do not need them
 )
 
-// StoreName returns the address of a store without secrets, and without what only says how to write
-// there. Messages use it as the store's name, and package storage uses it as the directory of its files.
+// StoreName returns the address of a store without secrets and without the settings for writing. Messages
+// use it as the store's name, and package storage uses it as the directory of its files.
 func StoreName(address string) string { return storeWith(address, placeSettings) }
 
-// StoreAddress returns the address of a store without secrets, for commands that somebody may run.
+// StoreAddress returns the address of a store without secrets, for commands that a user may run.
 func StoreAddress(address string) string {
 	return storeWith(address, slices.Concat(placeSettings, writeSettings))
 }

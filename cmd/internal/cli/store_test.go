@@ -105,7 +105,7 @@ func TestInStore(t *testing.T) {
 	err := fmt.Errorf("type orders: %w", &storage.CutError{Path: "mongodb:/orders@0002.fpl"})
 	got := InStore(err, "mongodb:")
 	if text := got.Error(); !strings.Contains(text, "orders@0002.fpl in mongodb:") || strings.Contains(text, "mongodb:/") || !errors.Is(got, err) ||
-		!strings.HasSuffix(text, "; to give up what is missing: fencepost repair --store mongodb: --accept-loss orders@0002.fpl") {
+		!strings.HasSuffix(text, "; to give up the missing messages: fencepost repair --store mongodb: --accept-loss orders@0002.fpl") {
 		t.Errorf("%q", text)
 	}
 	if again := WithRemedy(got); again.Error() != got.Error() {

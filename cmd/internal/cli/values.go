@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// plain says what is wrong with a flag's value in one line: the flag, the value, what is expected, an example. Errors about anything else
-// stay as they are.
+// plain rewrites an error about a flag's value as one line: the flag, the value, what is expected, an example. It returns other errors
+// unchanged.
 func plain(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -22,7 +22,7 @@ func plain(err error) error {
 	return fmt.Errorf("--%s: %w", f.Name, wrongValue(f, bad.GetValue(), errors.Unwrap(bad)))
 }
 
-// wrongValue explains why a flag does not take a value. Our own flag types explain that themselves; those of pflag quote strconv.
+// wrongValue explains why a flag does not accept a value. The flag types of this package explain that themselves; those of pflag quote strconv.
 func wrongValue(f *pflag.Flag, value string, err error) error {
 	if !strings.HasPrefix(fmt.Sprintf("%T", f.Value), "*pflag.") {
 		return err
@@ -48,12 +48,12 @@ func wrongValue(f *pflag.Flag, value string, err error) error {
 	return err
 }
 
-// isNumber tells whether a text is a duration but for its size.
+// isNumber reports whether a text has the form of a duration, of any size.
 func isNumber(value string) bool {
 	return strings.Trim(value, "0123456789.") != value && strings.Trim(strings.TrimRight(value, "nµumsh"), "+-0123456789.") == ""
 }
 
-// example is a value that a flag takes: its default, if that says something.
+// example returns a valid value for a flag: its default, if that is a helpful example.
 func example(f *pflag.Flag, otherwise string) string {
 	if slices.Contains([]string{"", "0", "0s", "1"}, f.DefValue) {
 		return otherwise
@@ -61,7 +61,7 @@ func example(f *pflag.Flag, otherwise string) string {
 	return f.DefValue
 }
 
-// notNegative refuses negative numbers and durations: no flag has a use for one.
+// notNegative refuses negative numbers and durations: no flag accepts one.
 func notNegative(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

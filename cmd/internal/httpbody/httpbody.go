@@ -1,4 +1,4 @@
-// Package httpbody takes the bodies of HTTP requests that nothing reads.
+// Package httpbody discards the bodies of HTTP requests whose handlers do not read them.
 package httpbody
 
 import (
@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	takeTime = time.Second // for the body of a request that nothing reads
-	takeMost = 256 << 10   // bytes of it; net/http takes as many
+	takeTime = time.Second // longest time to read a body
+	takeMost = 256 << 10   // most bytes of a body; the same limit as in net/http
 )
 
-// Take takes the body of a request that is refused or needs none, if it comes at once. Call it before the answer: net/http would wait for the
-// body first, for as long as a client may take to send one.
+// Take reads and discards the body of a request that is refused or needs none, if it arrives within takeTime. Call it before writing the
+// response: net/http would otherwise wait for the body first, for as long as a client may take to send one.
 func Take(w http.ResponseWriter, r *http.Request) {
 	c := http.NewResponseController(w)
 	if r.Body == http.NoBody {
-		c.SetReadDeadline(time.Time{}) // or net/http takes it for the end of the client
+		c.SetReadDeadline(time.Time{}) // net/http would take an expired deadline for a disconnected client
 		return
 	}
 	c.SetReadDeadline(time.Now().Add(takeTime))
 	if r.Header.Get("Expect") != "" {
-		return // the client waits to be asked for it
+		return // the client sends the body only when told to
 	}
 	if n, err := io.Copy(io.Discard, io.LimitReader(r.Body, takeMost)); err != nil || n == takeMost {
 		w.Header().Set("Connection", "close")

@@ -1,4 +1,4 @@
-// Package lines reads messages that stand one on a line, as producer publish --format ndjson and the HTTP API take them.
+// Package lines reads messages, one per line, for producer publish --format ndjson and the HTTP API.
 package lines
 
 import (
@@ -14,7 +14,7 @@ type Reader struct {
 	R   *bufio.Reader
 	Max int // bytes of a line, without its newline
 
-	// Grow, if set, is asked before a line takes more memory than the buffer of R: so many bytes so far. Its error ends the reading.
+	// Grow, if set, is called before a line takes more memory than the buffer of R, with the bytes read so far. Its error ends the reading.
 	Grow func(size int) error
 
 	Line   int   // lines read
@@ -23,19 +23,19 @@ type Reader struct {
 	buf []byte
 }
 
-// TooLongError is the error of a line that is longer than Max. Only its beginning was read.
+// TooLongError is the error for a line longer than Max. Only its beginning was read.
 type TooLongError struct{ Read int }
 
 func (e *TooLongError) Error() string { return "the line is too long" }
 
-// Next returns the next line without its newline, valid until the next call, and io.EOF behind the last one. The last one needs no
+// Next returns the next line without its newline, valid until the next call, and io.EOF after the last one. The last one needs no
 // newline. A carriage return is part of the line.
 func (r *Reader) Next() ([]byte, error) {
 	r.buf = r.buf[:0]
 	for {
 		part, err := r.R.ReadSlice('\n')
 		r.Offset += int64(len(part))
-		if err == nil && len(r.buf) == 0 { // as most are: nothing has to be joined
+		if err == nil && len(r.buf) == 0 { // the usual case: nothing has to be joined
 			r.Line++
 			return part[:len(part)-1], nil
 		}
@@ -53,7 +53,7 @@ func (r *Reader) Next() ([]byte, error) {
 					return nil, err
 				}
 			}
-		// rule: a line that is cut off is no message: only the end of the input ends it.
+		// rule: a truncated line is not a message: only the end of the input ends a line without a newline.
 		case errors.Is(err, io.EOF) && len(r.buf) > 0:
 			r.Line++
 			return r.buf, nil
@@ -63,10 +63,10 @@ func (r *Reader) Next() ([]byte, error) {
 	}
 }
 
-// Shrink gives back the memory of the line that was read last, which is not valid any more.
+// Shrink releases the memory of the line read last, which is then no longer valid.
 func (r *Reader) Shrink() { r.buf = nil }
 
-// Blank tells whether a line has nothing but spaces.
+// Blank reports whether a line has nothing but white space.
 func Blank(b []byte) bool {
 	for _, c := range b {
 		if c != ' ' && c != '\t' && c != '\r' {
@@ -76,8 +76,8 @@ func Blank(b []byte) bool {
 	return true
 }
 
-// IsJSON tells whether a line is one JSON value, as encoding/json.Valid does, in half of the time.
+// IsJSON reports whether a line is one JSON value, like encoding/json.Valid but in half the time.
 func IsJSON(line []byte) bool { return jsontext.Value(line).IsValid(asInJSON...) }
 
-// asInJSON takes what encoding/json takes.
+// asInJSON accepts everything that encoding/json accepts.
 var asInJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}

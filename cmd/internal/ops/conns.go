@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// reserve is the number of a server's connections that are not for requests which Begin is called for.
+// reserve is the number of connections of a server beyond those of requests that have called Begin.
 const reserve = 16
 
-// LimitConns has a server carry out at most so many requests at a time for which Begin is called, and keep at most reserve connections more.
+// LimitConns limits a server to the given number of concurrent requests that have called Begin, and to reserve connections more than that.
 func LimitConns(h *http.Server, requests int) {
 	c := newConns(requests, requests+reserve)
 	h.ConnState = c.changed
@@ -19,30 +19,30 @@ func LimitConns(h *http.Server, requests int) {
 	}
 }
 
-// beginKey is the key of a request's context for a function that calls begin for its connection.
+// beginKey is the context key of a function that calls begin for the connection of a request.
 type beginKey struct{}
 
-// Begin notes that a request is carried out: its connection stays until it is answered. false: there are too many already.
+// Begin marks a request as in progress: its connection stays open until it is answered. false: too many requests are in progress.
 func Begin(r *http.Request) bool {
 	begin, ok := r.Context().Value(beginKey{}).(func() bool)
 	return !ok || begin()
 }
 
-// conns keeps the number of connections of a server.
+// conns limits the connections of a server.
 type conns struct {
-	requests, most int // that may be carried out, and connections
+	requests, most int // limits: requests in progress, connections
 
 	mu   sync.Mutex
 	all  map[net.Conn]bool
-	idle map[net.Conn]uint64 // those without a request that is carried out; grows with each change of state
-	last uint64
+	idle map[net.Conn]uint64 // connections without a request in progress, with the number of their last change of state
+	last uint64              // number of the last change of state
 }
 
 func newConns(requests, most int) *conns {
 	return &conns{requests: requests, most: most, all: map[net.Conn]bool{}, idle: map[net.Conn]uint64{}}
 }
 
-// changed is for http.Server.ConnState.
+// changed implements http.Server.ConnState.
 func (c *conns) changed(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,15 +52,15 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 		delete(c.idle, conn)
 		return
 	case !c.all[conn] && state != http.StateNew:
-		return // it was closed here
+		return // closed below, to make room
 	}
 	c.last++
 	c.all[conn], c.idle[conn] = true, c.last
 	if len(c.all) <= c.most {
 		return
 	}
-	// rule: the connection with which nothing has happened for longest makes room, and not the new one: a probe is new, and is answered at once. One
-	// whose request is carried out never does: its client would not know what became of a message.
+	// rule: the connection that has been idle for longest makes room, not the new one: a probe is new, and is answered at once. A connection with a
+	// request in progress never makes room: its client would not learn the outcome of a message.
 	oldest := conn
 	for other, since := range c.idle {
 		if since < c.idle[oldest] {
@@ -72,11 +72,11 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 	oldest.Close()
 }
 
-// begin notes that the request on a connection is carried out, if it may be.
+// begin marks the request on a connection as in progress, if the limit allows it.
 func (c *conns) begin(conn net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// rule: requests leave connections to probes. A program that answers no probe is killed, while the queue is away, say.
+	// rule: requests leave connections to probes. A program that does not answer probes, for example while the queue is unreachable, gets killed.
 	if !c.all[conn] || len(c.all)-len(c.idle) >= c.requests {
 		return false
 	}

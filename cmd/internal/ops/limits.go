@@ -13,21 +13,21 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 )
 
-// Limits on what one client can take from the others, and all clients together from the worker. A client that hangs, maliciously or not, must
-// not block a probe: a worker that does not answer /livez gets killed.
+// Limits on what one client can take from the others, and on what all clients together can take from the worker. A client that hangs,
+// maliciously or not, must not block a probe: a worker that does not answer /livez gets killed.
 const (
-	maxConns      = 64               // of all clients together; a worker has few: a scraper or two, probes, a person
-	headerTimeout = 5 * time.Second  // to send the head of a request
-	readTimeout   = 10 * time.Second // to send a whole request
-	writeTimeout  = 10 * time.Second // to take the answer; net/http/pprof adds the time that a profile takes
-	idleTimeout   = 2 * time.Minute  // between two requests: more than between two scrapes
-	maxHeader     = 16 << 10         // bytes
+	maxConns      = 64               // connections of all clients; a worker has few clients: a scraper or two, probes, a user
+	headerTimeout = 5 * time.Second  // time to send the head of a request
+	readTimeout   = 10 * time.Second // time to send a whole request
+	writeTimeout  = 10 * time.Second // time to receive the response; net/http/pprof adds the duration of a profile
+	idleTimeout   = 2 * time.Minute  // pause between two requests: longer than between two scrapes
+	maxHeader     = 16 << 10         // bytes of a head
 )
 
-// hosts are the host names that requests may use, in lower case.
+// hosts are the host names accepted in requests, in lower case.
 type hosts map[string]bool
 
-// hostsOf returns what the machine is called, the host of --listen and those of --listen-host.
+// hostsOf returns the machine's name, the host of --listen and the names of --listen-host.
 func hostsOf(listen string, more []string) hosts {
 	h := hosts{canonical(listen): true}
 	if name, err := os.Hostname(); err == nil {
@@ -39,7 +39,7 @@ func hostsOf(listen string, more []string) hosts {
 	return h
 }
 
-// CheckHosts checks the names of --listen-host: others than host names are those of no request.
+// CheckHosts refuses values of --listen-host that are not host names: no request could match them.
 func CheckHosts(names []string) error {
 	for _, name := range names {
 		if name == "" || strings.ContainsAny(name, ":/*, ") {
@@ -49,12 +49,12 @@ func CheckHosts(names []string) error {
 	return nil
 }
 
-// canonical is the one way of many to write a host name.
+// canonical returns the canonical form of a host name.
 func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// allow tells whether a request with this Host header may be answered. A web page of a stranger can have its own name lead to this machine, and
-// would then be allowed by the browser to read the answers (DNS rebinding). No stranger has an address for a name, nor a name without a dot:
-// localhost, a service of Compose or of the same namespace. Browsers always send the header.
+// allow reports whether a request with this Host header may be answered. A malicious web page can make its own host name resolve to this
+// machine, and the browser would then let it read the responses (DNS rebinding). It cannot do that with an IP address, nor with a name without
+// a dot, such as localhost or a service of Compose or of the same namespace. Browsers always send the header.
 func (h hosts) allow(header string) bool {
 	name := hostname(header)
 	_, err := netip.ParseAddr(name)
@@ -72,10 +72,10 @@ func hostname(header string) string {
 
 func (h hosts) check(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !h.allow(r.Host) { // rule: a page of a stranger must not read what is answered here
+		if !h.allow(r.Host) { // rule: a page of another site must not read responses of this program
 			httpbody.Take(w, r)
 			name := hostname(r.Host)
-			http.Error(w, fmt.Sprintf("this program does not answer for %q; if that is a name of its own, start it with --listen-host %s", name, name),
+			http.Error(w, fmt.Sprintf("this program does not answer for host %q; if that is its name, start it with --listen-host %s", name, name),
 				http.StatusMisdirectedRequest)
 			return
 		}

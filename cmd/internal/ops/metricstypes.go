@@ -8,13 +8,13 @@ import (
 	"github.com/fencepost/fencepost/worker/metrics"
 )
 
-// MetricsTypes is the value of --metrics-types: how many types have series of their own.
+// MetricsTypes is the value of --metrics-types: how many types have their own series.
 type MetricsTypes struct{ most int }
 
-// NewMetricsTypes returns the default, that of package metrics.
+// NewMetricsTypes returns the default of package metrics.
 func NewMetricsTypes() *MetricsTypes { return &MetricsTypes{metrics.DefaultTypes} }
 
-// Option is the value for metrics.New.
+// Option returns the option for metrics.New.
 func (m *MetricsTypes) Option() metrics.Option { return metrics.MaxTypes(m.most) }
 
 func (m *MetricsTypes) String() string {

@@ -1,11 +1,11 @@
 // Package ops serves a program's own state over HTTP: metrics, liveness, readiness, and current activity.
 //
 //	/metrics       for Prometheus
-//	/livez         200 while the process gets on with its work, 503 when a restart may help
-//	/readyz        200 while it is connected and not stopping, else 503 and one line that says why
-//	/statusz       JSON: settings, and what it does with each type
-//	/debug/pprof/  profiles, if asked for
-//	everything else is answered with pages (package ui), if asked for
+//	/livez         200 while the process makes progress, 503 if a restart may help
+//	/readyz        200 while it is connected and not stopping, else 503 and the reason in one line
+//	/statusz       JSON: settings, and the state of each type
+//	/debug/pprof/  profiles, if enabled
+//	other paths    pages (package ui), if enabled
 //
 // It listens before anything else starts, so a program that cannot reach its server can report why.
 package ops
@@ -34,23 +34,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// closeTimeout bounds the wait for answers under way when the server closes.
+// closeTimeout bounds the wait for responses in progress when the server closes.
 const closeTimeout = 2 * time.Second
 
-// addrHelp says what an address looks like.
+// addrHelp shows what an address looks like.
 const addrHelp = ":9090 (this machine only) or 0.0.0.0:9090 (all its addresses)"
 
 // Options of a Server.
 type Options struct {
 	Addr     string   // host:port, without a host 127.0.0.1; port 0 chooses a free one
-	Hosts    []string // host names that requests may use, in addition to those of limits.go
+	Hosts    []string // host names accepted in requests, in addition to those of limits.go
 	Pprof    bool
-	Pages    bool             // all other paths are answered with what Show is given
+	Pages    bool             // whether the handler given to Show answers all other paths
 	Metrics  []metrics.Option // none: the defaults of package metrics
 	URL      string           // of the backend, without secrets
 	Store    string           // of the files, without secrets; "" means a directory
 	Settings []cli.Setting
-	Secrets  []string // must not appear in any answer; "" means none
+	Secrets  []string // texts that must not appear in any response; "" is ignored
 }
 
 // Server reports the state of one worker. Safe for concurrent use.
@@ -70,7 +70,7 @@ type Server struct {
 	stopping bool
 }
 
-// Listen opens the address and answers requests from then on. Until Attach the worker is not ready.
+// Listen opens the address and starts to answer requests. The worker is not ready before Attach.
 func Listen(o Options) (*Server, error) {
 	l, host, err := Open(o.Addr)
 	if err != nil {
@@ -79,13 +79,13 @@ func Listen(o Options) (*Server, error) {
 	return serve(l, host, o), nil
 }
 
-// Open opens the address of --listen. host is its host, "" if it has none.
+// Open opens the address of --listen. host is the host in it, "" if there is none.
 func Open(addr string) (l net.Listener, host string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port == "" {
 		return nil, "", cli.Usagef("--listen %q is not an address; write it as in %s", addr, addrHelp)
 	}
-	// rule: without a host this machine only. Go would take all its addresses, and not everything that listens asks for a password.
+	// rule: an address without a host means this machine only. Go would listen on all addresses, and not every server here requires a password.
 	l, err = net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
 	if err != nil {
 		return nil, "", listenError(addr, err)
@@ -93,14 +93,14 @@ func Open(addr string) (l net.Listener, host string, err error) {
 	return l, host, nil
 }
 
-// NewServer returns a server that answers with h, within the limits of this package: time, number of
-// clients, and the host names that requests may use: that of its address, host, and names.
+// NewServer returns a server for h with the limits of this package: timeouts, number of connections,
+// and accepted host names: host, which is that of its address, and names.
 func NewServer(h http.Handler, host string, names []string) *http.Server {
 	s := &http.Server{
 		Handler:           hostsOf(host, names).check(h),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
+		WriteTimeout:      writeTimeout, // rule: a client that does not read its response holds it only for this long
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 	}
@@ -108,12 +108,12 @@ func NewServer(h http.Handler, host string, names []string) *http.Server {
 	return s
 }
 
-// serve answers at l, which was opened for host.
+// serve serves on l, which was opened for host.
 func serve(l net.Listener, host string, o Options) *Server {
 	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(o.Metrics...), registry: prometheus.NewRegistry(), started: time.Now()}
 	s.registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	// One failing metric does not hide the others, and a scraper that has gone mad does not take all the memory.
+	// One failing metric does not hide the others, and a runaway scraper does not take all the memory.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10}))
 	mux.HandleFunc("GET /livez", s.answer(s.alive))
 	mux.HandleFunc("GET /readyz", s.answer(s.ready))
@@ -125,7 +125,7 @@ func serve(l net.Listener, host string, o Options) *Server {
 			printable.Fprintf(w, "fencepost worker: /metrics /livez /readyz /statusz\n")
 		})
 	}
-	if o.Pprof { // without /cmdline: the URL on the command line may have a password
+	if o.Pprof { // without /cmdline: the URL on the command line may contain a password
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
@@ -134,7 +134,7 @@ func serve(l net.Listener, host string, o Options) *Server {
 	s.http = NewServer(mux, host, o.Hosts)
 	go func() {
 		defer close(s.served)
-		s.http.Serve(l) // it ends with Close
+		s.http.Serve(l) // returns after Close
 	}()
 	return s
 }
@@ -154,11 +154,11 @@ func listenError(addr string, err error) error {
 // Addr returns the address on which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Observe is for worker.Config.Observe.
+// Observe implements worker.Config.Observe.
 func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
 
-// ObserveStore returns an observer of the requests to the store of the files, and adds them to the
-// metrics. Call it once.
+// ObserveStore returns an observer that adds the requests to the files' store to the metrics. Call it
+// once.
 func (s *Server) ObserveStore() func(slots.Request) {
 	m := metrics.NewStore()
 	s.registry.MustRegister(m)
@@ -172,7 +172,7 @@ func (s *Server) Waiting(address, reason string) {
 	s.waiting = fmt.Sprintf("waiting for a usable server at %s: %s", address, reason)
 }
 
-// Show sets the handler of all paths that are not of this package. Until then they are answered with 503.
+// Show sets the handler for all paths that this package does not serve. Before that, they get 503.
 func (s *Server) Show(pages http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,13 +184,13 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	pages := s.pages
 	s.mu.Unlock()
 	if pages == nil {
-		http.Error(w, "the pages are there when the worker has reached its server; /readyz says what it waits for", http.StatusServiceUnavailable)
+		http.Error(w, "the pages are available after the worker has connected to its server; /readyz says what it is waiting for", http.StatusServiceUnavailable)
 		return
 	}
 	pages.ServeHTTP(w, r)
 }
 
-// Attach sets the pool that the answers are about, which is about to run.
+// Attach sets the pool to report on, which is about to run.
 func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
 	s.metrics.Attach(pool, cfg)
 	s.mu.Lock()
@@ -205,7 +205,7 @@ func (s *Server) Stopping() {
 	s.stopping = true
 }
 
-// Close ends the answers and closes the port. Call it before closing the queue.
+// Close ends open responses and closes the port. Call it before closing the queue.
 func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -222,7 +222,7 @@ func (s *Server) state() (pool *worker.Pool, stopping bool) {
 	return s.pool, s.stopping
 }
 
-// answer says 200 ok, or 503 and why.
+// answer responds with 200 and ok, or with 503 and the reason.
 func (s *Server) answer(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -236,7 +236,7 @@ func (s *Server) answer(check func() error) http.HandlerFunc {
 	}
 }
 
-// clean makes one line of a text, without secrets.
+// clean returns a text in one line, without secrets.
 func (s *Server) clean(text string) string {
 	text = redact.Text(cli.StoreText(strings.Join(strings.Fields(text), " "), s.opts.Store))
 	for _, secret := range s.opts.Secrets {
@@ -247,7 +247,7 @@ func (s *Server) clean(text string) string {
 	return text
 }
 
-// alive says whether a restart may help. An unreachable server is no reason for one.
+// alive returns an error if a restart may help. It does not help against an unreachable server.
 func (s *Server) alive() error {
 	pool, _ := s.state()
 	if pool == nil {
@@ -268,7 +268,7 @@ func since(t time.Time) string {
 	return time.Since(t).Round(time.Second).String() + " ago"
 }
 
-// ready says whether the worker serves its types.
+// ready returns an error if the worker does not serve its types.
 func (s *Server) ready() error {
 	pool, stopping := s.state()
 	switch {
@@ -289,7 +289,7 @@ func (s *Server) ready() error {
 	case !status.Running:
 		return errors.New("starting")
 	case status.Outage != nil:
-		return fmt.Errorf("the server cannot be used: %w", status.Outage)
+		return fmt.Errorf("the server is unusable: %w", status.Outage)
 	}
 	return nil
 }

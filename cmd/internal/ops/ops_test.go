@@ -123,7 +123,7 @@ func TestProbesFollowTheWorker(t *testing.T) {
 	away.Store(true)
 	until(t, "not ready without the server", func() bool {
 		code, body := get(t, s, "/readyz")
-		return code == 503 && strings.HasPrefix(body, "the server cannot be used: ")
+		return code == 503 && strings.HasPrefix(body, "the server is unusable: ")
 	})
 	if code, body := get(t, s, "/livez"); code != 200 {
 		t.Errorf("a server that is away is no reason for a restart: %d %s", code, body)

@@ -24,7 +24,7 @@ type (
 		PID      int           `json:"pid"`
 		Started  time.Time     `json:"started"`
 		Ready    bool          `json:"ready"`
-		Why      string        `json:"why,omitempty"` // it is not ready
+		Why      string        `json:"why,omitempty"` // why it is not ready
 		Stopping bool          `json:"stopping"`
 		URL      string        `json:"url"`
 		Store    string        `json:"store,omitempty"`
@@ -32,12 +32,12 @@ type (
 		Shown    typesJSON     `json:"types_shown"`
 		Settings []cli.Setting `json:"settings"`
 	}
-	// typesJSON says which types an answer has, of those that the filter chooses.
+	// typesJSON counts the types that match the filter, and says where the next page begins.
 	typesJSON struct {
 		Matching int    `json:"matching"`
-		Held     int    `json:"held"`           // of them
-		Blocked  int    `json:"blocked"`        // of them
-		Next     string `json:"next,omitempty"` // there are more: ask again with after=…
+		Held     int    `json:"held"`           // matching types that are held
+		Blocked  int    `json:"blocked"`        // matching types that are blocked
+		Next     string `json:"next,omitempty"` // there are more types: the value of after for the next page
 	}
 	typeJSON struct {
 		Type          string                  `json:"type"`
@@ -45,11 +45,11 @@ type (
 		Since         time.Time               `json:"since"`
 		Held          bool                    `json:"held"`
 		Token         int64                   `json:"token,omitempty"`
-		Epoch         int64                   `json:"epoch,omitempty"` // of the file: the token
+		Epoch         int64                   `json:"epoch,omitempty"` // of the file; equals the token
 		Index         uint64                  `json:"durable_index"`
 		Path          string                  `json:"path,omitempty"`
 		Backlog       *int                    `json:"backlog,omitempty"`
-		BacklogCapped bool                    `json:"backlog_capped,omitempty"` // there is more
+		BacklogCapped bool                    `json:"backlog_capped,omitempty"` // the backlog is larger
 		OldestSeconds *float64                `json:"oldest_seconds,omitempty"`
 		LastCommit    time.Time               `json:"last_commit,omitzero"`
 		LastError     string                  `json:"last_error,omitempty"`
@@ -66,16 +66,16 @@ type (
 	}
 )
 
-// Types of one answer of /statusz.
+// Number of types in one response of /statusz.
 const (
-	statusTypes = 1000 // unless limit says otherwise
-	statusMost  = 10_000
+	statusTypes = 1000   // default of limit
+	statusMost  = 10_000 // maximum of limit
 )
 
-// choice says which types an answer of /statusz has.
+// choice says which types to include in a response of /statusz.
 type choice struct {
 	patterns []string // names and globs; none: all
-	after    string   // only names behind this one
+	after    string   // only names after this one
 	limit    int
 }
 
@@ -99,7 +99,7 @@ func (c *choice) matches(typ string) bool {
 	return len(c.patterns) == 0 || globs.Match(c.patterns, typ)
 }
 
-// choose returns the types of the answer, and counts all that match.
+// choose returns the types of the response, and counts all that match.
 func (c *choice) choose(types []worker.TypeStatus) (chosen []worker.TypeStatus, shown typesJSON) {
 	for _, t := range types {
 		if !c.matches(t.Type) {
@@ -154,7 +154,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	printable.EncodeJSON(w, j, "  ") // the client may have gone
+	printable.EncodeJSON(w, j, "  ") // fails only if the client has disconnected
 }
 
 func (s *Server) addBacklog(ctx context.Context, types []typeJSON) {

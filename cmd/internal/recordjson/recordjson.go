@@ -1,9 +1,8 @@
-// Package recordjson is the JSON form of a record: what fencepost cat --format json prints, and the HTTP API answers with. One record
-// is one line:
+// Package recordjson writes records as JSON, for fencepost cat --format json and the HTTP API. One record is one line:
 //
 //	{"index":7,"id":"065s…","time":"2026-01-31T15:04:05Z","epoch":3,"headers":{"source":"shop"},"payload":"…"}
 //
-// A payload that is not UTF-8 text is payload_base64 instead. Text from others is made printable.
+// A payload that is not UTF-8 text is in payload_base64 instead. Untrusted text is made printable.
 package recordjson
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// record is what a line begins with; the payload comes behind it.
+// record is the beginning of a line; the payload follows it.
 type record struct {
 	Index    uint64            `json:"index"`
 	ID       string            `json:"id"`
@@ -28,18 +27,18 @@ type record struct {
 	Headers  map[string]string `json:"headers,omitempty"`
 }
 
-// Gap stands in the place of what cannot be read.
+// Gap replaces records that cannot be read.
 type Gap struct {
-	FromIndex uint64 `json:"from_index"` // the first index that is gone
-	ToIndex   uint64 `json:"to_index"`   // the first one behind; from_index if nothing tells
+	FromIndex uint64 `json:"from_index"` // the first lost index
+	ToIndex   uint64 `json:"to_index"`   // the first index after the gap; from_index if unknown
 	Offset    int64  `json:"offset"`     // bytes: [offset, end)
 	End       int64  `json:"end"`
 	Reason    string `json:"reason"`
 }
 
-const piece = 64 << 10 // bytes of a payload that are encoded at once: some bytes become six
+const piece = 64 << 10 // bytes of a payload encoded at once: some bytes become six
 
-// Write writes a record without a newline behind it, piece by piece: it takes little memory, however large the payload is.
+// Write writes a record without a newline. It encodes the payload piece by piece, so it needs little memory for any payload.
 func Write(w *bufio.Writer, r *storage.Record) error {
 	j := record{Index: r.Index, ID: cli.IDText(r.ID), Time: r.When().UTC(), Epoch: r.Epoch, AfterGap: r.Kind == storage.KindAfterGap}
 	if len(r.Headers) > 0 {

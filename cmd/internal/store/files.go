@@ -5,7 +5,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// FilesOf returns where files are: in a store or, if p is nil, in a directory of this machine.
+// FilesOf describes files in a store or, if p is nil, in a directory of this machine.
 func FilesOf(p *Place, dir string) chain.Files {
 	if p == nil {
 		return chain.Files{Dir: dir, Place: worker.Place(nil, dir)}

@@ -1,10 +1,10 @@
-// Package store opens the store that --store names. A store keeps files where every machine reaches
+// Package store opens the store that --store names. A store keeps files where every machine can reach
 // them, instead of in a directory.
 //
 //	mongodb:                    a collection of the database of --url
-//	mongodb://host/database     one of another database
-//	s3://bucket/prefix          a bucket of S3 or of what speaks its protocol
-//	shared:/srv/fencepost       a directory that machines share by network
+//	mongodb://host/database     a collection of another database
+//	s3://bucket/prefix          a bucket of S3 or of a service with the same protocol
+//	shared:/srv/fencepost       a directory that machines share over the network
 //
 // Its errors contain no secrets.
 package store
@@ -37,22 +37,22 @@ import (
 
 const (
 	askTimeout = 10 * time.Second
-	clearers   = 8 // deletions at a time
+	clearers   = 8 // concurrent deletions
 )
 
 // Place is an open store. It is safe for concurrent use.
 type Place struct {
-	FS   *slots.FS // of all functions of package storage that take one
-	Dir  string    // what to give them as directory; errors begin with it
-	Name string    // what people call it: the address without secrets
+	FS   *slots.FS // for the functions of package storage
+	Dir  string    // the directory to pass to them; paths in their errors begin with it
+	Name string    // for people: the address without secrets
 
-	// Address is what --store takes, without secrets. It is the name, and how to write there.
+	// Address is the value for --store, without secrets: the name and the settings for writing.
 	Address string
 
 	store slots.Store
 }
 
-// Flag adds --store to a command whose files are in a directory otherwise.
+// Flag adds --store to a command whose files are otherwise in a directory.
 func Flag(cmd *cobra.Command) *string {
 	return cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
 }
@@ -69,7 +69,7 @@ func URLFlag(cmd *cobra.Command) *string {
 	return url
 }
 
-// CheckFlags refuses flags that do not go together, and an address that no store has. It asks no server.
+// CheckFlags refuses flags that cannot be combined, and an invalid address. It queries no server.
 func CheckFlags(cmd *cobra.Command, address, url string) error {
 	if address == "" {
 		return nil // files are in a directory
@@ -77,7 +77,7 @@ func CheckFlags(cmd *cobra.Command, address, url string) error {
 	return errors.Join(cli.NoDirWithStore(cmd), Check(address, url))
 }
 
-// Check refuses an address that no store has. It asks no server.
+// Check refuses an invalid address. It queries no server.
 func Check(address, url string) error {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
@@ -97,11 +97,11 @@ func Check(address, url string) error {
 	case scheme+":" == cli.SharedScheme:
 		return checkShared(rest)
 	}
-	return cli.Usagef("%s is no address of a store; use mongodb: for the database of --url, mongodb://host/database, s3://bucket/prefix, or shared:/directory. "+
-		"A directory of this machine is named by its path, and not as a store", cli.StoreName(address))
+	return cli.Usagef("%s is not the address of a store; use mongodb: for the database of --url, mongodb://host/database, s3://bucket/prefix, or shared:/directory. "+
+		"Name a directory of this machine by its path, not as a store", cli.StoreName(address))
 }
 
-// IsMongo tells whether an address or --url names a MongoDB server.
+// IsMongo reports whether an address or --url names a MongoDB server.
 func IsMongo(url string) bool {
 	return strings.HasPrefix(url, "mongodb://") || strings.HasPrefix(url, "mongodb+srv://")
 }
@@ -113,9 +113,9 @@ func checkShared(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// rule: a shared directory is never made: what is missing may be the mount, and files on
-		// this machine's disk no other machine sees.
-		return cli.Usagef("store %s%s: the directory does not exist; mount its file system, or make the directory once", cli.SharedScheme, dir)
+		// rule: a shared directory is never created: the mount may be missing, and no other machine
+		// would see files on this machine's disk.
+		return cli.Usagef("store %s%s: the directory does not exist; mount its file system, or create the directory once", cli.SharedScheme, dir)
 	case err != nil:
 		return cli.Usagef("store %s%s: %w", cli.SharedScheme, dir, err)
 	case !info.IsDir():
@@ -124,8 +124,8 @@ func checkShared(dir string) error {
 	return nil
 }
 
-// Linger is how long a worker waits for more messages by default, to write them at once to the store with
-// an address that Check has accepted.
+// Linger returns how long a worker waits by default for more messages before it writes to the store. address
+// is one that Check has accepted.
 func Linger(address string) time.Duration {
 	switch {
 	case strings.HasPrefix(address, cli.SharedScheme):
@@ -136,8 +136,8 @@ func Linger(address string) time.Duration {
 	return mongoslots.Linger
 }
 
-// Open opens the store with an address; mongodb: is in the database of url. A server is looked for
-// for 10 s at most. All requests to the store end with ctx; see [Place.Until].
+// Open opens the store at an address; mongodb: is in the database of url. It waits for a server for at
+// most 10 s. All requests to the store end with ctx; see [Place.Until].
 func Open(ctx context.Context, address, url string) (*Place, error) {
 	if err := Check(address, url); err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func newPlace(ctx context.Context, s slots.Store, address string) *Place {
 	return &Place{FS: slots.New(ctx, s), Dir: name, Name: name, Address: cli.StoreAddress(address), store: s}
 }
 
-// Until returns the file system of the place with requests that end with another context.
+// Until returns the file system of the place. Its requests end with ctx instead of the context of Open.
 func (p *Place) Until(ctx context.Context) storage.FS { return p.FS.Until(ctx) }
 
 // Observed is Until with an observer of the requests.
@@ -176,7 +176,7 @@ func (p *Place) Observed(ctx context.Context, observe func(slots.Request)) stora
 	return p.FS.Observed(ctx, observe)
 }
 
-// Ask finds out whether the store answers, with one request that changes nothing.
+// Ask checks that the store answers, with one request that changes nothing.
 func (p *Place) Ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -184,10 +184,10 @@ func (p *Place) Ask(ctx context.Context) error {
 	return err
 }
 
-// Probe finds out whether the store keeps its word, see [slots.Probe].
+// Probe checks that the store keeps its guarantees, see [slots.Probe].
 func (p *Place) Probe(ctx context.Context) error { return slots.Probe(ctx, p.store) }
 
-// Clear removes everything from the store. No program may use it any more.
+// Clear removes everything from the store. No program may use it at the time.
 func (p *Place) Clear(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(clearers)
@@ -223,8 +223,7 @@ func (p *Place) Close() error {
 	return nil
 }
 
-// Files returns the paths of all files of a type, or with "" of all types, sorted by type and
-// generation.
+// Files returns the paths of all files of a type, sorted by type and generation; "" means all types.
 func (p *Place) Files(typ string) ([]string, error) {
 	names, err := p.FS.List(p.Dir, typ)
 	if err != nil {
@@ -254,7 +253,7 @@ func (p *Place) path(name string) string { return filepath.Join(p.Dir, name) }
 func (p *Place) Argument(arg string) (typ, path string, err error) {
 	name := arg
 	if base := filepath.Base(arg); base != arg && filepath.Dir(arg) == filepath.Clean(p.Dir) {
-		name = base // a path as package storage tells it
+		name = base // a path as in errors of package storage
 	}
 	if _, _, ok := storage.ParseName(name); ok {
 		return "", p.path(name), nil
@@ -266,7 +265,7 @@ func (p *Place) Argument(arg string) (typ, path string, err error) {
 		"Files in directories are named without --store", arg, p.Name)
 }
 
-// Nothing is the error of a command that finds no files of a type, or with "" none at all.
+// Nothing returns the error of a command that finds no files of a type; "" means of any type.
 func (p *Place) Nothing(typ string) error {
 	err := fmt.Errorf("there are no files in %s", p.Name)
 	if typ != "" {

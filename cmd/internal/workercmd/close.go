@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// answerWithin is how long a server may leave a question unanswered before a worker that ends gives up on it.
+	// answerWithin is how long a server may leave a query unanswered before a stopping worker gives up on it.
 	answerWithin = 300 * time.Millisecond
-	// askEvery is the pause between two questions.
+	// askEvery is the pause between two queries.
 	askEvery = 100 * time.Millisecond
 )
 
-// closeBackend closes the backend. That takes as long as locks are still to be released: those that the pool could not release, and those
-// that were lost and may still stand in the store under their acquisition. It waits for them until ctx ends, while the server answers, or an
-// election or a restart keeps it from that; a server that is silent is not waited for. It returns what ended it.
+// closeBackend closes the backend. That takes as long as locks remain to be released: those that the pool could not release, and lost ones
+// whose acquisition may still be in the store. closeBackend waits for them until ctx ends, as long as the server answers, or is prevented by an
+// election or a restart; it does not wait for a silent server. It returns the error that ended the wait.
 func closeBackend(ctx context.Context, closes, ask func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -36,7 +36,7 @@ func closeBackend(ctx context.Context, closes, ask func(context.Context) error) 
 		return err
 	case <-ctx.Done():
 	}
-	select { // the requests under way have ended with ctx
+	select { // the requests in progress end with ctx
 	case err := <-closed:
 		return err
 	case <-time.After(answerWithin):
@@ -44,7 +44,7 @@ func closeBackend(ctx context.Context, closes, ask func(context.Context) error) 
 	}
 }
 
-// answers asks the server something. An error about an election or a restart is an answer.
+// answers reports whether the server answers a query. An error about an election or a restart counts as an answer.
 func answers(ctx context.Context, ask func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -63,7 +63,7 @@ func answers(ctx context.Context, ask func(context.Context) error) bool {
 	return heard || ctx.Err() == nil
 }
 
-// closeBy is when the backend has to be closed: after a signal, no later than the end of the grace.
+// closeBy returns when to give up closing the backend: after closeTimeout or, after a signal, at the end of the grace period if that is later.
 func closeBy(stopped *time.Time, grace time.Duration) time.Time {
 	by := time.Now().Add(closeTimeout)
 	if stopped != nil && by.Before(stopped.Add(grace)) {

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configCommand takes every flag that the worker takes, and prints instead of running.
+// configCommand takes every flag of the worker, and prints the settings instead of running.
 func configCommand() *cobra.Command {
 	cmd := newCommand()
 	cmd.Use = "config"

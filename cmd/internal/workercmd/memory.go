@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// memoryLimit, in bytes, is where the garbage collector begins to work harder: a worker's garbage must not add up to 300 MiB (docs/limits.md).
+	// memoryLimit, in bytes, is where the garbage collector begins to work harder: garbage must not push a worker to 300 MiB (docs/limits.md).
 	memoryLimit = 176 << 20
 
-	memoryEvery = time.Second // how often the limit is compared with what is in use
+	memoryEvery = time.Second // how often the limit is compared with the memory in use
 )
 
-// limitFor returns the limit for a worker that has live bytes in its heap, and other bytes that the limit counts, too.
+// limitFor returns the limit for a worker that has live bytes in its heap, and other bytes that count towards the limit.
 //
-// rule: a limit below what is in use is none: the collector would run all the time. Files that remember millions of keys, and the stacks of ten
-// thousand types, take more than memoryLimit.
+// rule: the limit is above the memory in use, or the collector would run all the time. Files that remember millions of keys, and the stacks of
+// ten thousand types, take more than memoryLimit.
 func limitFor(live, other uint64) int64 {
 	return max(memoryLimit, int64(live+max(live/4+16<<20, 48<<20)+other))
 }
@@ -51,7 +51,8 @@ func limitMemory() (stop func()) {
 	}
 }
 
-// adjustLimit sets the limit for what the last garbage collection has left, if it differs: setting it stops everything for a moment.
+// adjustLimit sets the limit for the memory left by the last garbage collection. It skips small changes, because setting the limit briefly
+// stops the program.
 func adjustLimit() {
 	now, want := debug.SetMemoryLimit(-1), limitFor(inUse())
 	if want > now+now/16 || want < now-now/16 {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pagesRefresh is how often the pages of a worker are sent again, at most.
+// pagesRefresh is the shortest interval between two updates of a worker's pages.
 const pagesRefresh = 2 * time.Second
 
 // pagesFlags are the flags of --ui.
@@ -23,7 +23,7 @@ type pagesFlags struct {
 }
 
 func (f *pagesFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.on, "ui", false, "with --listen: pages about types, files, messages and locks, as fencepost ui has them, read-only. They ask for a password (--auth-file, --user-header) unless --listen is this machine only")
+	cmd.Flags().BoolVar(&f.on, "ui", false, "with --listen: read-only pages about types, files, messages and locks, like those of fencepost ui. They require a password (--auth-file, --user-header) unless --listen is this machine only")
 	f.Add(cmd, "with --ui: ")
 }
 
@@ -42,7 +42,7 @@ func (f *pagesFlags) check(cmd *cobra.Command, listen string) error {
 	return f.Check(cmd, listen)
 }
 
-// open has the server answer with pages, until they are closed. place is the store, nil where the files are in a directory.
+// open makes the server serve pages until closes is called. place is the store; nil: the files are in a directory.
 func (f *pagesFlags) open(answers *ops.Server, b *fencepost.Backend, dir string, place *store.Place, log zerolog.Logger) (closes func()) {
 	pages := ui.New(ui.Options{Backend: b, Files: store.FilesOf(place, dir), BasePath: f.BasePath, HidePayloads: f.HidePayloads, Refresh: pagesRefresh, CountUpTo: backlog.DefaultMax,
 		Access: f.Access, Log: log, Frugal: true, ReadOnly: "The pages of a worker are read-only. To act, use those of fencepost ui --write."})

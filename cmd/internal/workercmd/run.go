@@ -15,14 +15,14 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// closeTimeout bounds the closing of the backend, unless more of the grace is left; hurryTimeout bounds it once the grace is over, or after
-// a second signal.
+// closeTimeout bounds the closing of the backend, unless more of the grace period is left; hurryTimeout bounds it after the grace period, or
+// after a second signal.
 const (
 	closeTimeout = 5 * time.Second
 	hurryTimeout = time.Second
 )
 
-// errGrace is the cause of a session that was still busy when the grace was over.
+// errGrace is the cancellation cause of sessions that are still busy at the end of the grace period.
 var errGrace = errors.New("stopped before everything fetched was appended; the next worker continues from there")
 
 // replica is a running worker.
@@ -31,11 +31,11 @@ type replica struct {
 	stop      chan struct{} // closed by the first signal
 	stoppedAt atomic.Pointer[time.Time]
 	answers   *ops.Server // nil without --listen
-	waited    bool        // for a usable server
+	waited    bool        // whether it had to wait for a usable server
 }
 
-// run opens the HTTP server, the queue with its locks, the store and the pages, in this order, runs the pool, and closes them in the
-// opposite one.
+// run opens the HTTP server, the queue with its locks, the store and the pages, in this order, runs the pool, and closes them in reverse
+// order.
 func (p *program) run(ctx context.Context, o ops.Options) (err error) {
 	defer limitMemory()()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -69,7 +69,7 @@ func (p *program) run(ctx context.Context, o ops.Options) (err error) {
 		defer r.answers.Close() // before the queue is closed
 	}
 	if p.pages.on {
-		defer p.pages.open(r.answers, b, p.files.Dir, place, *p.cfg.Logger)() // first, or an open page is waited for
+		defer p.pages.open(r.answers, b, p.files.Dir, place, *p.cfg.Logger)() // closed before answers, which would wait for open pages
 	}
 	return r.work(ctx, cancel, b)
 }
@@ -79,7 +79,7 @@ func (r *replica) askedToStop() {
 	close(r.stop)
 }
 
-// answer begins to answer HTTP.
+// answer starts the HTTP server.
 func (r *replica) answer(o ops.Options) (err error) {
 	if r.answers, err = ops.Listen(o); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (r *replica) answer(o ops.Options) (err error) {
 	return nil
 }
 
-// open waits for a usable server and, with --store, for a usable store. The first signal ends that.
+// open waits for a usable server and, with --store, for a usable store, until the first signal.
 func (r *replica) open(ctx context.Context) (b *fencepost.Backend, place *store.Place, err error) {
 	ctx, opened := context.WithCancel(ctx)
 	defer opened()
@@ -110,7 +110,7 @@ func (r *replica) open(ctx context.Context) (b *fencepost.Backend, place *store.
 	return b, place, err
 }
 
-// waiting tells that the server or the store at address is not usable yet.
+// waiting reports that the server or the store at address is not usable yet.
 func (r *replica) waiting(address, reason string) {
 	r.waited = true
 	if r.answers != nil {
@@ -119,7 +119,8 @@ func (r *replica) waiting(address, reason string) {
 	r.cfg.Logger.Warn().Str("url", address).Str("reason", reason).Stringer("connect_timeout", r.connectTimeout).Msg("waiting for a usable server")
 }
 
-// unopened returns the program's error where open has failed with err. That is none if it was asked to stop before there was anything to stop.
+// unopened returns the program's error after open has failed with err. It is nil if the worker was asked to stop before there was anything to
+// stop.
 func (r *replica) unopened(ctx context.Context, err error) error {
 	select {
 	case <-r.stop:
@@ -132,7 +133,7 @@ func (r *replica) unopened(ctx context.Context, err error) error {
 	}
 }
 
-// close closes the queue and the locks, and returns the program's error, which was err before.
+// close closes the queue and the locks. It returns err, or the error of closing if the program must exit with that one.
 func (r *replica) close(ctx context.Context, b *fencepost.Backend, err error) error {
 	closing, cancel := context.WithDeadline(context.Background(), closeBy(r.stoppedAt.Load(), r.grace))
 	defer cancel()
@@ -142,7 +143,7 @@ func (r *replica) close(ctx context.Context, b *fencepost.Backend, err error) er
 		return err
 	}
 	if cerr := closeBackend(closing, b.Close, ask); cerr != nil && err == nil {
-		r.cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released expires by itself")
+		r.cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released will expire")
 		if ctx.Err() != nil { // a second signal
 			return &cli.Error{Code: cli.ExitStopped, Err: context.Canceled}
 		}
@@ -168,19 +169,20 @@ func (r *replica) work(ctx context.Context, cancel context.CancelCauseFunc, b *f
 	err = pool.Run(ctx)
 	r.tellEnd(pool.Stats())
 	if _, ok := errors.AsType[*storage.NoSpaceError](err); ok {
-		return fmt.Errorf("%w; what is not in the file is still in the queue", err)
+		return fmt.Errorf("%w; messages that are not in the file are still in the queue", err)
 	}
 	return err
 }
 
-// stopPool stops the pool after the first signal, and cuts off what is still running when the grace is over. It returns when the pool has ended.
+// stopPool stops the pool after the first signal, and cancels the sessions still running at the end of the grace period. It returns after the
+// pool has ended, or after that cancellation.
 func (r *replica) stopPool(pool *worker.Pool, cancel context.CancelCauseFunc, ended <-chan struct{}) {
 	select {
 	case <-r.stop:
 	case <-ended:
 		return
 	}
-	r.cfg.Logger.Info().Dur("grace", r.grace).Msg("stopping: finishing what was fetched")
+	r.cfg.Logger.Info().Dur("grace", r.grace).Msg("stopping: finishing the fetched messages")
 	if r.answers != nil {
 		r.answers.Stopping()
 	}

@@ -8,7 +8,7 @@ import (
 
 // openStore opens the store of the files.
 //
-// rule: nothing is written to a store that was not seen to let one of many creates succeed.
+// rule: nothing is written to a store before a probe has shown that it lets only one of several creates succeed.
 func openStore(ctx context.Context, address, url string) (*store.Place, error) {
 	place, err := store.Open(ctx, address, url)
 	if err != nil {
