@@ -18,31 +18,31 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Access says which requests are answered. The zero value answers all.
+// Access decides which requests are answered. The zero value admits all.
 type Access struct {
-	Users   *Users         // answered with a user's name and password; nil: without
-	Header  string         // of a proxy that has asked for a password itself, and names the user in it; "" is none
-	Proxies []netip.Prefix // whose Header is believed
+	Users   *Users         // requests must have the name and password of one of these; nil: no password required
+	Header  string         // header in which a proxy, which checks passwords itself, names the user; "": none
+	Proxies []netip.Prefix // proxies whose Header is trusted
 }
 
-// bcrypt is slow, as it should be.
+// bcrypt is slow by design.
 const (
-	dearChecks = 2  // passwords that are looked at at a time
-	mostCost   = 15 // of a hash: seconds for each look. A cost of 31 would take days
+	dearChecks = 2  // concurrent password checks
+	mostCost   = 15 // highest cost of a hash: a check takes seconds. With a cost of 31 it would take days
 )
 
 // Users are names and the bcrypt hashes of their passwords. Safe for concurrent use.
 type Users struct {
 	hashes map[string][]byte
-	nobody []byte // compared for an unknown name, so that it takes as long
+	nobody []byte // hash that is compared for an unknown name, so that the check takes as long
 	dear   chan struct{}
 	key    []byte
 
 	mu    sync.Mutex
-	known map[[sha256.Size]byte]bool // names and passwords that were right, under key
+	known map[[sha256.Size]byte]bool // HMACs, under key, of names with their correct passwords
 }
 
-// ParseUsers reads lines of name:hash, as htpasswd -B prints them. Empty lines and those that begin with # are passed over.
+// ParseUsers reads lines of name:hash, as htpasswd -B prints them. It skips empty lines and lines that begin with #.
 func ParseUsers(text []byte) (*Users, error) {
 	hashes, cost, err := parseHashes(text)
 	if err != nil {
@@ -54,7 +54,7 @@ func ParseUsers(text []byte) (*Users, error) {
 	return u, err
 }
 
-// parseHashes returns the hashes by name, and the highest cost of one.
+// parseHashes returns the hashes by name, and the highest cost among them.
 func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
 	hashes, cost = map[string][]byte{}, bcrypt.MinCost
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -63,20 +63,20 @@ func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		// rule: no error tells what a line says.
+		// rule: no error quotes a line.
 		name, hash, ok := strings.Cut(line, ":")
 		if !ok || name == "" {
 			return nil, 0, fmt.Errorf("line %d is not a user: write lines as in name:$2y$10$…, which htpasswd -nB name prints", n)
 		}
 		c, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
-			return nil, 0, fmt.Errorf("line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)
+			return nil, 0, fmt.Errorf("line %d has no bcrypt hash after the name; htpasswd -nB name prints a line with one", n)
 		}
 		if c > mostCost {
-			return nil, 0, fmt.Errorf("line %d has a hash of cost %d, which takes too long to compare: %d is the most, and htpasswd -nB -C 12 name prints a line with 12", n, c, mostCost)
+			return nil, 0, fmt.Errorf("line %d has a hash of cost %d, which takes too long to check: the maximum is %d; htpasswd -nB -C 12 name prints a line with 12", n, c, mostCost)
 		}
 		if hashes[name] != nil {
-			return nil, 0, fmt.Errorf("line %d names a user for a second time; leave one line for each user", n)
+			return nil, 0, fmt.Errorf("line %d repeats a user of an earlier line; leave one line for each user", n)
 		}
 		hashes[name], cost = []byte(hash), max(cost, c)
 	}
@@ -89,10 +89,10 @@ func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
 	return hashes, cost, nil
 }
 
-// Has tells whether there is a user of a name.
+// Has reports whether there is a user with a name.
 func (u *Users) Has(name string) bool { return u.hashes[name] != nil }
 
-// right tells whether a password is that of a user.
+// right reports whether a password is that of a user.
 func (u *Users) right(ctx context.Context, name, password string) bool {
 	mac := hmac.New(sha256.New, u.key)
 	mac.Write([]byte(fmt.Sprint(len(name), ":", name, password)))
@@ -113,34 +113,34 @@ func (u *Users) right(ctx context.Context, name, password string) bool {
 	if !there {
 		hash = u.nobody
 	}
-	// bcrypt takes 72 bytes; a longer password was never hashed whole.
+	// bcrypt uses at most 72 bytes; a longer password was never hashed completely.
 	if len(password) > 72 || bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
 		return false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.known[key] = true // one per user at most
+	u.known[key] = true // at most one per user
 	return true
 }
 
-// asks tells whether a request has to say who it is from.
+// asks reports whether requests must identify a user.
 func (a Access) asks() bool { return a.Users != nil || a.Header != "" }
 
 type userKey struct{}
 
-// userOf returns the name of the user that a request is from, "" if nobody asked for one.
+// userOf returns the name of a request's user, "" if users are not identified.
 func userOf(r *http.Request) string {
 	name, _ := r.Context().Value(userKey{}).(string)
 	return name
 }
 
-// check answers only those requests that may be answered.
+// check passes on the requests that may be answered, and refuses the others.
 func (a Access) check(u *UI, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := ""
 		switch {
 		case a.Header != "":
-			// rule: a name in a header counts only if a trusted proxy has put it there.
+			// rule: a user name in a header counts only if a trusted proxy has set it.
 			if name = r.Header.Get(a.Header); !a.believed(r.RemoteAddr) || name == "" || len(r.Header.Values(a.Header)) > 1 {
 				u.o.Log.Warn().Str("from", r.RemoteAddr).Msg("a request was refused: it did not come from a trusted proxy, or named no user")
 				http.Error(w, "this page answers only to the proxy in front of it, for a user that the proxy names", http.StatusForbidden)
@@ -153,7 +153,7 @@ func (a Access) check(u *UI, next http.Handler) http.Handler {
 					u.o.Log.Warn().Str("from", r.RemoteAddr).Str("user", given).Msg("a request was refused: wrong name or password")
 				}
 				w.Header().Set("WWW-Authenticate", `Basic realm="Fencepost", charset="UTF-8"`)
-				http.Error(w, "name and password, please", http.StatusUnauthorized)
+				http.Error(w, "name and password required", http.StatusUnauthorized)
 				return
 			}
 			name = given
@@ -162,7 +162,7 @@ func (a Access) check(u *UI, next http.Handler) http.Handler {
 	})
 }
 
-// believed tells whether an address is that of a trusted proxy.
+// believed reports whether an address is that of a trusted proxy.
 func (a Access) believed(remote string) bool {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

@@ -21,36 +21,36 @@ import (
 )
 
 const (
-	mostForm    = 64 << 10        // bytes of a form that is sent
-	soonDone    = time.Second     // an action that takes longer is shown while it is under way
-	closeWithin = 5 * time.Second // the program waits for what is under way when it ends
+	mostForm    = 64 << 10        // bytes of a submitted form
+	soonDone    = time.Second     // an action that takes longer is shown while it is in progress
+	closeWithin = 5 * time.Second // how long Close waits for actions and queries in progress
 )
 
-// local is the user where nobody is asked for a name.
+// local is the user name if users are not identified.
 const local = "local"
 
 // userName returns the name of a request's user for logs and forms.
 func userName(r *http.Request) string { return cmp.Or(userOf(r), local) }
 
-// readOnly says why the user of a request may not act, and what to do about it; "" if the user may.
+// readOnly returns why the user of a request may not act, and the remedy; "" if the user may.
 func (u *UI) readOnly(r *http.Request) string {
 	switch {
 	case !u.o.Write:
 		return cmp.Or(u.o.ReadOnly, "These pages are read-only. To act on them, start this program with --write.")
 	case u.o.Writers != nil && !slices.Contains(u.o.Writers, userOf(r)):
-		return "User " + userOf(r) + " may only look. --writers names the users that may act."
+		return "User " + userOf(r) + " may only read. --writers names the users that may act."
 	}
 	return ""
 }
 
-// audit logs, whatever --log-level says, what a user did or was refused.
+// audit logs an action or a refusal, regardless of --log-level.
 func (u *UI) audit(r *http.Request, level zerolog.Level, action string) *zerolog.Event {
-	// rule: no level of the log hides a change, or a refusal.
+	// rule: no log level hides a change, or a refusal.
 	log := u.o.Log.Level(min(u.o.Log.GetLevel(), zerolog.InfoLevel))
 	return log.WithLevel(level).Str("user", userName(r)).Str("from", r.RemoteAddr).Str("action", action)
 }
 
-// refuse answers that nothing was done, and why.
+// refuse responds that nothing was done, and why.
 func (u *UI) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	u.audit(r, zerolog.WarnLevel, r.PathValue("action")).Str("reason", text).Str("about", r.URL.RawQuery).Msg("an action was refused")
 	u.answer(w, r, func(*http.Request, *snapshot) (*view, error) {
@@ -58,31 +58,31 @@ func (u *UI) refuse(w http.ResponseWriter, r *http.Request, status int, text str
 	})
 }
 
-// answer answers once with a page that stays as it is.
+// answer responds with a page that is not updated.
 func (u *UI) answer(w http.ResponseWriter, r *http.Request, make maker) {
 	httpbody.Take(w, r)
 	u.once(w, r, "", "still", make)
 }
 
-// refuseOthers answers a form that another site has sent.
+// refuseOthers refuses a form sent by another site.
 func (u *UI) refuseOthers(w http.ResponseWriter, r *http.Request) {
 	u.audit(r, zerolog.WarnLevel, r.URL.Path).Str("origin", r.Header.Get("Origin")).Str("reason", "cross-origin request").Msg("an action was refused")
 	http.Error(w, "this form was sent by a page of another site; nothing was done", http.StatusForbidden)
 }
 
-// confirmData is a confirmation page.
+// confirmData is the data of a confirmation page.
 type confirmData struct {
 	*plan
 	Post  string // where the form goes
 	Form  string // its hidden field
-	Wrong string // what is wrong with what was sent
-	Why   string // as it was sent
+	Wrong string // the error in the submitted form
+	Why   string // the submitted reason
 }
 
-// confirm shows what an action would do, and asks for it.
+// confirm shows what an action would do, and asks for confirmation.
 func (u *UI) confirm(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.Header.Get("Accept"), "text/event-stream") {
-		http.Error(w, "this page stays as it is", http.StatusNotAcceptable)
+		http.Error(w, "this page is not updated", http.StatusNotAcceptable)
 		return
 	}
 	if refused := u.readOnly(r); refused != "" {
@@ -94,7 +94,7 @@ func (u *UI) confirm(w http.ResponseWriter, r *http.Request) {
 	}))
 }
 
-// describe makes a confirmation page.
+// describe returns a confirmation page.
 func (u *UI) describe(r *http.Request, s *snapshot, action string, q url.Values, wrong, why string) (*view, error) {
 	a := actions[action]
 	if a == nil {
@@ -119,9 +119,9 @@ func (u *UI) describe(r *http.Request, s *snapshot, action string, q url.Values,
 	return v, nil
 }
 
-// act carries out what a confirmation page has described.
+// act carries out the action that a confirmation page has described.
 func (u *UI) act(w http.ResponseWriter, r *http.Request) {
-	if refused := u.readOnly(r); refused != "" { // rule: a user that may only look changes nothing
+	if refused := u.readOnly(r); refused != "" { // rule: a user that may only read changes nothing
 		u.refuse(w, r, http.StatusForbidden, refused)
 		return
 	}
@@ -134,10 +134,10 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("action")
 	o, err := u.forms.read(r.PostForm.Get("form"), name, userName(r))
 	if err != nil {
-		u.refuse(w, r, http.StatusConflict, "It was not confirmed: "+err.Error()+". Go back to the page that it is about, and begin again.")
+		u.refuse(w, r, http.StatusConflict, "It was not confirmed: "+err.Error()+". Go back to the page where the action started, and begin again.")
 		return
 	}
-	q, _ := url.ParseQuery(o.Query) // it was encoded here
+	q, _ := url.ParseQuery(o.Query) // encoded by describe
 	why := strings.TrimSpace(r.PostForm.Get("why"))
 	if wrong := u.wrongInput(name, q, why, strings.TrimSpace(r.PostForm.Get("name"))); wrong != "" {
 		u.audit(r, zerolog.WarnLevel, name).Str("about", o.Query).Str("why", why).Str("reason", wrong).Msg("an action was refused")
@@ -157,14 +157,14 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, u.link("done", o.Nonce), http.StatusSeeOther)
 }
 
-// wrongInput says what is wrong with what a person has typed.
+// wrongInput returns what is wrong with the user's input, "" if nothing is.
 func (u *UI) wrongInput(action string, q url.Values, why, typed string) string {
 	a := actions[action]
 	switch name := a.confirmed(q); {
 	case a.why && why == "":
-		return "Give a reason: it is in the log."
+		return "Give a reason: it is logged."
 	case len(why) > lock.MaxWhy || !utf8.ValidString(why):
-		return fmt.Sprintf("The reason is longer than %d bytes, or no text.", lock.MaxWhy)
+		return fmt.Sprintf("The reason is longer than %d bytes, or not valid text.", lock.MaxWhy)
 	// rule: the removal of messages is confirmed by typing the name of their type.
 	case name != "" && typed != name && typed != printable.Text(name):
 		return fmt.Sprintf("To confirm, type %s.", name)
@@ -172,7 +172,7 @@ func (u *UI) wrongInput(action string, q url.Values, why, typed string) string {
 	return ""
 }
 
-// carryOut begins an action, which goes on when the request ends.
+// carryOut starts an action, which continues after the request has ended.
 func (u *UI) carryOut(r *http.Request, out *outcome, q url.Values) {
 	a, o := actions[out.order.Action], out.order
 	log := func(level zerolog.Level) *zerolog.Event {
@@ -203,7 +203,7 @@ func (u *UI) carryOut(r *http.Request, out *outcome, q url.Values) {
 	}()
 }
 
-// stateOf tells how an action has ended.
+// stateOf returns the final state of an action.
 func stateOf(did did, err error) string {
 	var partial *admin.PartialError
 	switch {
@@ -217,7 +217,7 @@ func stateOf(did did, err error) string {
 	return failed
 }
 
-// shorten leaves some bytes of a text.
+// shorten returns at most so many bytes of a text.
 func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -225,7 +225,7 @@ func shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "")
 }
 
-// doneData is the page of an outcome.
+// doneData is the data of an outcome's page.
 type doneData struct {
 	Title  string
 	Badge  badge
@@ -233,14 +233,14 @@ type doneData struct {
 	Failed string
 	Facts  []fact
 	Back   fact
-	Again  string // the confirmation page, if something is left
+	Again  string // link to the confirmation page, if something is left
 }
 
-// donePage shows what became of an action.
+// donePage shows the outcome of an action.
 func (u *UI) donePage(r *http.Request, s *snapshot) (*view, error) {
 	out := u.forms.find(r.PathValue("id"), userName(r))
 	if out == nil {
-		return nil, notFound("The outcome of this action is not kept any more. The log of this program has it.")
+		return nil, notFound("The outcome of this action is no longer kept. It is in the log of this program.")
 	}
 	a := actions[out.order.Action]
 	q, _ := url.ParseQuery(out.order.Query)
@@ -253,7 +253,7 @@ func (u *UI) donePage(r *http.Request, s *snapshot) (*view, error) {
 		if out.sofar > 0 {
 			d.Said = []string{fmt.Sprintf("%s so far, of about %s.", count(out.sofar), count(out.order.Count))}
 		}
-		d.Said = append(d.Said, "It goes on when this page is closed.")
+		d.Said = append(d.Said, "It continues when this page is closed.")
 	} else {
 		d.Facts = append(d.Facts, fact{Name: "ended", Value: date(out.ended)})
 		if out.state == partly || out.state == failed {

@@ -273,12 +273,12 @@ func TestWhatWasConfirmedIsDone(t *testing.T) {
 	if _, done := s.send("purge", "form", purge, "why", "test", "name", "orders"); s.pending("orders") != 1 {
 		t.Errorf("%d messages are pending\n%s", s.pending("orders"), done)
 	} else {
-		has(t, "purge", done, "3 pending messages were removed.", "2 of the 5 on the confirmation page were not there any more.")
+		has(t, "purge", done, "3 pending messages were removed.", "2 of the 5 on the confirmation page were no longer there.")
 	}
 	if _, done := s.send("remove-letters", "form", remove, "why", "test", "name", "orders"); s.letters(admin.Letters{Types: []string{"orders"}}) != 1 {
 		t.Errorf("%d letters are left\n%s", s.letters(admin.Letters{}), done)
 	} else {
-		has(t, "letters", done, "2 dead letters were removed.", "1 of the 3 on the confirmation page were not there any more")
+		has(t, "letters", done, "2 dead letters were removed.", "1 of the 3 on the confirmation page were no longer there")
 	}
 	if _, done := s.send("remove-delayed", "form", delayed, "why", "test", "name", "orders"); s.delayed() != 1 {
 		t.Errorf("%d messages are delayed\n%s", s.delayed(), done)
@@ -354,7 +354,7 @@ func TestRefusals(t *testing.T) {
 		{"purge", []string{"form", purge, "why", "test", "name", "order"}, 422, "To confirm, type orders."},
 		{"purge", []string{"form", purge, "why", " ", "name", "orders"}, 422, "Give a reason"},
 		{"purge", []string{"form", purge, "why", strings.Repeat("x", 600), "name", "orders"}, 422, "longer than 512 bytes"},
-		{"purge", []string{"form", purge, "why", "\xff", "name", "orders"}, 422, "no text"},
+		{"purge", []string{"form", purge, "why", "\xff", "name", "orders"}, 422, "not valid text"},
 		{"purge", []string{"form", resume, "why", "test", "name", "orders"}, 409, "was not confirmed"},
 		{"purge", []string{"form", purge[:len(purge)-4] + "AAAA", "why", "test", "name", "orders"}, 409, "was not confirmed"},
 		{"purge", []string{"why", "test", "name", "orders"}, 409, "was not confirmed"},
@@ -445,7 +445,7 @@ func TestReadOnly(t *testing.T) {
 		as := func(name string) func(*http.Request) {
 			return func(r *http.Request) { r.SetBasicAuth(name, "right") }
 		}
-		refuses(t, s, "User bob may only look", as("bob"))
+		refuses(t, s, "User bob may only read", as("bob"))
 		for _, path := range pagesOf(s)[:5] {
 			if res, body := get(t, s.Server, path, as("anna")); res.StatusCode != 200 || !strings.Contains(body, "/act/") || strings.Contains(body, ">read-only<") {
 				t.Errorf("%s: %s\n%s", path, res.Status, body)
@@ -519,7 +519,7 @@ func TestPartlyDone(t *testing.T) {
 	_, err := s.b.Queue.PatchSettings(t.Context(), "orders", queue.SettingsPatch{PublishPaused: &pause, Why: "moving"})
 	must(t, err)
 	_, done := s.do("requeue", nil)
-	has(t, "outcome", done, ">partly done<", "1 dead letter was requeued.", "3 dead letters stay.", "moving", "Look at what is left")
+	has(t, "outcome", done, ">partly done<", "1 dead letter was requeued.", "3 dead letters stay.", "moving", "Continue with the rest")
 	line := s.log.lines(t, "an action has ended")[0]
 	if line["result"] != "partly done" || line["done"] != 1.0 || line["left"] != 3.0 || !strings.Contains(fmt.Sprint(line["error"]), "moving") {
 		t.Errorf("the log says %v", line)
@@ -536,7 +536,7 @@ func TestActionUnderWay(t *testing.T) {
 	must(t, err)
 	_, form := s.confirm("remove-letters", "type", "orders")
 	res, body := s.post("remove-letters", "form", form, "why", "test", "name", "orders")
-	has(t, "under way", body, ">under way<", "It goes on when this page is closed.")
+	has(t, "under way", body, ">under way<", "It continues when this page is closed.")
 	if s.letters(admin.Letters{}) != 4 {
 		t.Error("it did not wait")
 	}

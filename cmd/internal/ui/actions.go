@@ -11,28 +11,28 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// action is something that can be done on the pages. Its name is in addresses and in the log.
+// action is a change that the pages offer. Its name is in addresses and in the log.
 type action struct {
 	title    string
-	page     string // that leads to it: dead or delayed; "" is that of the type, or of the locks
+	page     string // the page that leads to it: dead or delayed; "": that of the type, or of the locks
 	why      bool   // a reason is required
-	destroys bool   // messages or letters: the name of their type has to be typed
+	destroys bool   // it removes messages or letters: the user must type the name of their type
 	plan     func(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) error
 	do       func(u *UI, ctx context.Context, d *doing) (did, error)
 }
 
-// plan says what an action would do.
+// plan describes what an action would do.
 type plan struct {
 	order    order
 	Title    string
 	Says     []string // what happens
-	Facts    []fact   // to what
+	Facts    []fact   // the objects of the action
 	Warnings []string
 	Older    *olderForm
-	Nothing  string // why there is nothing to do; "" if there is
+	Nothing  string // why there is nothing to do; "" if there is something
 	NeedsWhy bool
-	Hint     string // of the reason
-	Confirm  string // the name to type; "" is none
+	Hint     string // where the reason will be shown
+	Confirm  string // the name to type; "": none
 	Button   string
 	Danger   bool
 	Back     fact
@@ -41,7 +41,7 @@ type plan struct {
 // olderForm asks how old messages have to be to be purged.
 type olderForm struct{ Action, Type, Older string }
 
-// doing is an action under way.
+// doing is an action in progress.
 type doing struct {
 	order order
 	q     url.Values
@@ -50,7 +50,7 @@ type doing struct {
 	tell  admin.Progress
 }
 
-// did is what an action has done.
+// did is the result of an action.
 type did struct {
 	admin.Outcome
 	said []string
@@ -58,7 +58,7 @@ type did struct {
 
 var actions map[string]*action
 
-func init() { // they refer to functions that refer to them
+func init() { // not in the declaration: the functions refer to actions
 	actions = map[string]*action{
 		"pause":          {title: "Pause", plan: planPause, do: doPause},
 		"resume":         {title: "Resume", plan: planPause, do: doPause},
@@ -73,7 +73,7 @@ func init() { // they refer to functions that refer to them
 	}
 }
 
-// confirmed is what has to be typed to confirm an action; "" is nothing.
+// confirmed returns what the user must type to confirm an action; "": nothing.
 func (a *action) confirmed(q url.Values) string {
 	switch {
 	case !a.destroys:
@@ -84,7 +84,7 @@ func (a *action) confirmed(q url.Values) string {
 	return q.Get("type")
 }
 
-// back leads to the page that an action is about.
+// back returns the link to the page from which an action was started.
 func (a *action) back(u *UI, q url.Values) fact {
 	filter := func(page string) string {
 		v := url.Values{}
@@ -107,7 +107,7 @@ func (a *action) back(u *UI, q url.Values) fact {
 	}
 }
 
-// aboutFacts are what an action is about.
+// aboutFacts returns the objects of an action, from its query.
 func aboutFacts(q url.Values) (all []fact) {
 	for _, f := range []struct{ key, name string }{{"type", "type"}, {"id", "ID"}, {"reason", "reason contains"}, {"older", "published longer ago than"}, {"lock", "lock"}, {"what", "only"}, {"max", "limit"}} {
 		if v := q.Get(f.key); v != "" {
@@ -117,14 +117,14 @@ func aboutFacts(q url.Values) (all []fact) {
 	return all
 }
 
-// begin fills in what all plans have.
+// begin fills in the fields that all plans share.
 func (p *plan) begin(u *UI, q url.Values) {
 	a := actions[p.order.Action]
 	p.Title, p.Button, p.NeedsWhy, p.Danger = a.title, a.title, a.why, a.destroys
 	p.Confirm, p.Back, p.Facts, p.order.Count = a.confirmed(q), a.back(u, q), aboutFacts(q), 1
 }
 
-// known returns the type that an action is about.
+// known returns the type that an action applies to.
 func known(q url.Values, s *snapshot) (*typeState, error) {
 	t := s.typ(q.Get("type"))
 	if t == nil {
@@ -135,7 +135,7 @@ func known(q url.Values, s *snapshot) (*typeState, error) {
 
 func (p *plan) say(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
 
-// halves reads which half of a type is meant; neither: both.
+// halves reads whether draining or publishing is meant; neither means both.
 func halves(q url.Values) (drain, publish bool, err error) {
 	switch q.Get("what") {
 	case "":
@@ -144,7 +144,7 @@ func halves(q url.Values) (drain, publish bool, err error) {
 	case "publishing":
 		publish = true
 	default:
-		err = badRequest("What is to be paused is draining, publishing, or both.")
+		err = badRequest("Only draining, publishing, or both can be paused or resumed.")
 	}
 	return drain, publish, err
 }
@@ -206,7 +206,7 @@ func (u *UI) set(ctx context.Context, d *doing, c queue.SettingsPatch) (did, err
 func limitOf(q url.Values) (int, error) {
 	var n cli.Count
 	if err := n.Set(q.Get("max")); err != nil || n > queue.MaxBacklogLimit {
-		return 0, badRequest("%q is no limit: write a number up to %s, as in 1000 or 100k, or 0 for no limit.", q.Get("max"), count(queue.MaxBacklogLimit))
+		return 0, badRequest("%q is not a limit: write a number up to %s, as in 1000 or 100k, or 0 for no limit.", q.Get("max"), count(queue.MaxBacklogLimit))
 	}
 	return int(n), nil
 }
@@ -225,7 +225,7 @@ func planLimit(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) e
 	pending, _ := t.backlogText()
 	p.Facts = append(p.Facts, fact{Name: "pending now", Value: pending})
 	if n == 0 {
-		p.say("The backlog of type %s has no limit any more.", t.name)
+		p.say("The backlog of type %s no longer has a limit.", t.name)
 		return nil
 	}
 	p.say("Publishers of type %s wait while %s are pending, and give up after a while. Several publishers together may exceed the limit by what they send in two seconds.", t.name, plural(n, "message", "messages"))

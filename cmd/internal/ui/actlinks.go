@@ -11,7 +11,7 @@ import (
 // actLink is a link to a confirmation page.
 type actLink struct {
 	Name, Link string
-	Label      string // for those that hear it without what stands beside it; "" is Name
+	Label      string // for screen readers, which may read it without its context; "": Name
 	Danger     bool
 }
 
@@ -34,7 +34,7 @@ type limitForm struct {
 	Now          int
 }
 
-// typeActs adds what can be done with a type.
+// typeActs adds the actions on a type.
 func (u *UI) typeActs(r *http.Request, d *typeData, t *typeState) {
 	if u.readOnly(r) != "" {
 		return
@@ -60,7 +60,7 @@ func (u *UI) typeActs(r *http.Request, d *typeData, t *typeState) {
 	d.LockActs = u.lockActs(r, t.lock, false)
 }
 
-// lockActs are what can be done with a lock; nil: nothing, or the user may not. In a list they are short.
+// lockActs returns the actions on a lock; nil: there are none, or the user may not act. In a list their names are short.
 func (u *UI) lockActs(r *http.Request, l lock.Record, list bool) (acts actLinks) {
 	if u.readOnly(r) != "" || len(l.Holds()) == 0 && l.Damaged == nil {
 		return nil

@@ -40,14 +40,14 @@ func planLock(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) er
 	case len(holds) == 0 && !damaged:
 		p.Nothing = "Nobody holds this lock."
 	case !force && damaged:
-		p.Nothing = "The record of this lock is damaged, so nobody can be asked. Taking the lock away removes the record."
+		p.Nothing = "The record of this lock is damaged, so its holder is unknown and cannot be asked. Taking the lock away removes the record."
 	case !force:
 		p.say("The holder of %s is asked to release it, and sees that at its next renewal. A worker finishes what it has fetched, and releases the type.", name)
 	case damaged:
-		p.say("The damaged record of %s is removed. The lock is free then.", name)
+		p.say("The damaged record of %s is removed. Then the lock is free.", name)
 	default:
 		p.say("The lock %s is taken away. Its holder notices within a fifth of its lease. The file refuses its writes as soon as the next holder has opened it, so nothing is lost or written twice.", name)
-		p.Warnings = append(p.Warnings, "Do this when a holder hangs, and ask it first. A dead holder loses the lock by itself.")
+		p.Warnings = append(p.Warnings, "Do this only if a holder hangs, and ask it first. A dead holder loses the lock without this.")
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func doLock(u *UI, ctx context.Context, d *doing) (did, error) {
 	defer cancel()
 	name := d.q.Get("lock")
 	r, err := u.o.Backend.Locker.Inspect(ctx, name)
-	// rule: the holder that was shown is meant, and none that has taken the lock since.
+	// rule: an action applies to the holder that was shown, not to one that has taken the lock since.
 	if err == nil && r.Token != d.order.Token {
 		return did{said: []string{"The lock has changed hands since the confirmation page was made. Nothing was done."}}, nil
 	}

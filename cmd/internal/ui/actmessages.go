@@ -14,7 +14,7 @@ import (
 // countTime bounds the counting for a confirmation page.
 const countTime = 5 * time.Second
 
-// purgeBound is the time before which the messages to purge were published.
+// purgeBound returns the time before which the messages to purge were published.
 func purgeBound(q url.Values, now time.Time) (time.Time, error) {
 	if q.Get("older") == "" {
 		return now, nil
@@ -86,7 +86,7 @@ func planPurge(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) e
 	return nil
 }
 
-// count counts what an action is about, for countTime at most. If that is too short, there is more.
+// count counts the objects of an action, for at most countTime. If that is too short, it sets p.order.More.
 func (p *plan) count(ctx context.Context, count func(context.Context) error) error {
 	counting, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
@@ -98,7 +98,7 @@ func (p *plan) count(ctx context.Context, count func(context.Context) error) err
 	return nil
 }
 
-// counted is the number of what an action is about, in words.
+// counted returns the number of objects of an action, in words.
 func (p *plan) counted(one, many string) string {
 	n := plural(p.order.Count, one, many)
 	if p.order.More {
@@ -117,22 +117,22 @@ func doPurge(u *UI, ctx context.Context, d *doing) (did, error) {
 		o, err := admin.PurgeIDs(ctx, u.o.Backend, typ, ids, false, d.turn)
 		return did{o, removedText(o.Done, d.order, "pending message", "pending messages", "They were appended to the file, or removed by somebody else.")}, err
 	}
-	// rule: what is published behind the confirmation page is not meant.
+	// rule: messages published after the confirmation page was made are not removed.
 	p, err := admin.Purge(ctx, u.o.Backend, typ, d.order.Before, d.turn)
 	n := int(p.Messages)
 	return did{admin.Outcome{Chosen: n, Done: n}, removedText(n, d.order, "pending message", "pending messages", "They were appended to the file, or removed by somebody else.")}, err
 }
 
-// removedText says how many were removed, and what became of the others that were counted.
+// removedText says how many were removed, and what happened to the others that were counted.
 func removedText(n int, o order, one, many, gone string) []string {
 	said := []string{sentence(n, one, many, "removed")}
 	if missing := o.Count - n; missing > 0 {
-		said = append(said, fmt.Sprintf("%s of the %s on the confirmation page were not there any more. %s", count(missing), count(o.Count), gone))
+		said = append(said, fmt.Sprintf("%s of the %s on the confirmation page were no longer there. %s", count(missing), count(o.Count), gone))
 	}
 	return said
 }
 
-// sentence says what was done to how many.
+// sentence returns a sentence that says what was done to how many.
 func sentence(n int, one, many, done string) string {
 	if n == 1 {
 		return "1 " + one + " was " + done + "."
@@ -163,16 +163,16 @@ func doForeign(u *UI, ctx context.Context, d *doing) (did, error) {
 	return did{o, removedText(o.Done, d.order, "foreign key", "foreign keys", "They were removed by somebody else.")}, err
 }
 
-// lettersOf reads which dead letters are meant: those that were there at a time.
+// lettersOf reads which dead letters are meant, of those that existed at a time.
 func lettersOf(q url.Values, before time.Time) (admin.Letters, error) {
-	// rule: what dies behind the confirmation page is not meant.
+	// rule: letters that died after the confirmation page was made are not included.
 	l := admin.Letters{Reason: q.Get("reason"), Before: before}
 	if typ := q.Get("type"); typ != "" {
 		l.Types = []string{typ}
 	}
 	ids, err := purgedIDs(q)
 	if l.IDs = ids; len(ids) > 0 && len(l.Types) == 0 {
-		err = badRequest("An ID goes with its type.")
+		err = badRequest("An ID requires its type.")
 	}
 	return l, err
 }
@@ -238,17 +238,17 @@ func doLetters(u *UI, ctx context.Context, d *doing) (did, error) {
 		said = append(said, plural(o.Left, "dead letter stays.", "dead letters stay."))
 	}
 	if missing := d.order.Count - o.Chosen; missing > 0 && err == nil {
-		said = append(said, fmt.Sprintf("%s of the %s on the confirmation page were not there any more: requeued or removed by somebody else.", count(missing), count(d.order.Count)))
+		said = append(said, fmt.Sprintf("%s of the %s on the confirmation page were no longer there: requeued or removed by another program.", count(missing), count(d.order.Count)))
 	}
 	return did{o, said}, err
 }
 
-// delayedOf reads which delayed messages are meant, of those that were there at a time: one slot, or all of a type.
+// delayedOf reads which delayed messages are meant, of those that existed at a time: the one in a slot, or all of a type.
 func delayedOf(q url.Values, before time.Time) (d admin.Delayed, err error) {
 	if q.Get("type") == "" {
 		return d, badRequest("Name the type of the delayed messages.")
 	}
-	// rule: what is delayed behind the confirmation page is not meant.
+	// rule: messages delayed after the confirmation page was made are not removed.
 	d.Types, d.Before = []string{q.Get("type")}, before
 	if q.Get("slot") != "" {
 		var slot queue.ScheduleKey

@@ -1,23 +1,23 @@
-// Package ui is what a person looks at with a browser, and acts on: types, files, messages, dead letters, workers, locks.
+// Package ui serves web pages that show types, files, messages, dead letters, workers and locks, and offer actions on them.
 //
-//	                 one look for all viewers, every --refresh
+//	                 one query for all viewers, every --refresh
 //	queue, locks ──▶ watcher ──▶ snapshot ──┐
 //	                                        ├─▶ view ──▶ template ──▶ printable ──▶ page, or server-sent event
-//	queue, files ──▶ what one page asks ────┘
+//	queue, files ──▶ queries of one page ───┘
 //
-// Pages are made on the server. Each has an address that says all that it shows, so it can be bookmarked and sent to somebody. The same
-// address answers a request for text/event-stream with the same page, again and again, whenever it has changed: that is how a page stays
-// true while it is open. A page works without JavaScript, but is as old as its last load then.
+// Pages are rendered on the server. The address of a page determines everything that it shows, so it can be bookmarked and shared. The same
+// address answers a request for text/event-stream with the same page again whenever it has changed, which keeps an open page up to date.
+// Without JavaScript a page works, but shows the state of its last load.
 //
-// Nothing is asked while nobody looks, and nothing is changed but by an action:
+// While no page is open, nothing is queried. Nothing is changed except by an action:
 //
 //	GET /act/ACTION?about=what ──▶ plan: a dry run ──▶ confirmation page, whose form has the signed order
 //	POST /act/ACTION ──▶ read the order ──▶ begin, once ──▶ package admin ──▶ outcome
-//	GET /done/NUMBER ──▶ the outcome, or how far it is
+//	GET /done/NUMBER ──▶ the outcome, or the progress so far
 //
-// So what is done is what the page described, and sending a form again leads to the outcome of the first time. Users that may not act
-// (Options.Write, Options.Writers) see no link to an action, and are refused at its address. The log has all of it.
+// So an action does what its page described, and sending a form again leads to the outcome of the first time. Users that may not act
+// (Options.Write, Options.Writers) see no links to actions, and are refused at their addresses. The log records all actions and refusals.
 //
-// Texts of others are made harmless twice: html/template escapes what a browser would take for markup, and everything that is
-// sent passes package printable, so that nothing can reorder or hide what is beside it.
+// Untrusted text is made harmless twice: html/template escapes markup, and everything that is sent passes package printable, so that
+// no text can reorder or hide the text beside it.
 package ui

@@ -13,7 +13,7 @@ import (
 
 const mostUsersFile = 1 << 20 // bytes
 
-// Flags say who may look at the pages, at what, and under which path. All programs that serve pages have them.
+// Flags configure the users, the visibility of payloads and the path of the pages. All programs that serve pages have them.
 type Flags struct {
 	BasePath     string
 	HidePayloads bool
@@ -23,22 +23,22 @@ type Flags struct {
 	proxies          []string
 }
 
-// Add adds the flags to a command. with is put in front of their descriptions.
+// Add adds the flags to a command. with is a prefix of their descriptions.
 func (f *Flags) Add(cmd *cobra.Command, with string) {
 	c := cmd.Flags()
 	c.StringVar(&f.BasePath, "base-path", "", with+"path under which a proxy shows the pages, as in /fencepost")
 	c.BoolVar(&f.HidePayloads, "hide-payloads", false, with+"show no payloads and no values of headers")
 	c.StringVar(&f.authFile, "auth-file", "", with+"file of users: lines of name and bcrypt hash, as htpasswd -nB prints them")
 	c.StringVar(&f.header, "user-header", "", with+"header in which a trusted proxy names the user, as in X-Forwarded-User; requests without it are refused")
-	c.StringSliceVar(&f.proxies, "proxy", []string{"127.0.0.1", "::1"}, with+"address or network of a proxy whose --user-header is believed; repeatable")
+	c.StringSliceVar(&f.proxies, "proxy", []string{"127.0.0.1", "::1"}, with+"address or network of a proxy whose --user-header is trusted; repeatable")
 }
 
-// Names are the flags that Add adds.
+// Names returns the names of the flags that Add adds.
 func (f *Flags) Names() []string {
 	return []string{"base-path", "hide-payloads", "auth-file", "user-header", "proxy"}
 }
 
-// basePath is what a path in front of all others may look like.
+// basePath matches valid base paths.
 var basePath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$`)
 
 // Check checks the flags for pages at an address, and reads the users.
@@ -46,24 +46,24 @@ func (f *Flags) Check(cmd *cobra.Command, listen string) error {
 	f.BasePath = strings.TrimSuffix(f.BasePath, "/")
 	switch {
 	case f.BasePath != "" && !basePath.MatchString(f.BasePath):
-		return cli.Usagef("--base-path %q is not a path; write it as in /fencepost, of letters, digits, dots and dashes", f.BasePath)
+		return cli.Usagef("--base-path %q is not a valid path; use letters, digits, dots and dashes, as in /fencepost", f.BasePath)
 	case f.BasePath != "" && ownPath(f.BasePath) != "":
-		return cli.Usagef("--base-path %s begins like a page of its own, /%s; put another name in front, as in /fencepost%s", f.BasePath, ownPath(f.BasePath), f.BasePath)
+		return cli.Usagef("--base-path %s begins like the path of a page, /%s; put another name in front, as in /fencepost%s", f.BasePath, ownPath(f.BasePath), f.BasePath)
 	case f.authFile != "" && f.header != "":
-		return cli.Usagef("--auth-file and --user-header cannot be combined: either this program asks for the password, or the proxy does")
+		return cli.Usagef("--auth-file and --user-header cannot be combined: either this program checks the password, or the proxy does")
 	case f.header == "" && cmd.Flags().Changed("proxy"):
-		return cli.Usagef("--proxy goes with --user-header: it says whose header is believed")
+		return cli.Usagef("--proxy requires --user-header: it says whose header is trusted")
 	}
 	if err := f.checkAccess(); err != nil {
 		return err
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return nil // opening it tells what is wrong
+		return nil // ops.Open reports the error
 	}
-	// rule: what other machines reach asks for a password: everybody could read every message.
+	// rule: pages that other machines can reach require a password. Without one, anyone could read every message.
 	if !f.Access.asks() && !cli.Loopback(host) {
-		return cli.Usagef("--listen %s is reached from other machines, and everybody there could read the messages; ask for a password with --auth-file, "+
+		return cli.Usagef("--listen %s is reachable from other machines, where anyone could read the messages; require a password with --auth-file, "+
 			"let a proxy do it with --user-header, or listen on 127.0.0.1", listen)
 	}
 	return nil
@@ -100,10 +100,10 @@ func (f *Flags) checkAccess() error {
 	return nil
 }
 
-// CheckWriters checks the names of those that may act. It is called after Check.
+// CheckWriters checks the names of the users that may act. Call it after Check.
 func (f *Flags) CheckWriters(names []string) error {
 	if len(names) > 0 && !f.Access.asks() {
-		return cli.Usagef("--writers goes with --auth-file or --user-header: without them nobody is asked for a name")
+		return cli.Usagef("--writers requires --auth-file or --user-header: without them users are not identified")
 	}
 	for _, name := range names {
 		if f.Access.Users != nil && !f.Access.Users.Has(name) {

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	formLife    = 15 * time.Minute // from the confirmation page to the press of its button; outcomes are kept for as long
-	mostActions = 4                // under way at a time
-	mostKept    = 1000             // outcomes
+	formLife    = 15 * time.Minute // how long a confirmation page is valid; outcomes are kept for as long
+	mostActions = 4                // concurrent actions
+	mostKept    = 1000             // kept outcomes
 )
 
-// order is what a confirmation page has described, and its button does. It travels in the page's form, signed, so what is done
-// is what was described.
+// order is the action that a confirmation page describes. The page's form carries it, signed, so that exactly what was described is
+// done.
 type order struct {
 	Action string
-	Query  string    // what it is about, as in the address of the confirmation page
-	Before time.Time // only what was there then, by the server's clock
-	Count  int       // letters or messages that were counted then; 1 for a type or a lock
+	Query  string    // the objects of the action, as in the address of the confirmation page
+	Before time.Time // only messages or letters from before this time, by the server's clock
+	Count  int       // letters or messages that were counted for the page; 1 for a type or a lock
 	More   bool      // there were more
-	Token  int64     // of the lock then
+	Token  int64     // of the lock when the page was made
 	User   string
 	Nonce  string
 	Issued int64 // Unix time in seconds, by this machine's clock
 }
 
-// forms signs orders and keeps the outcome of each, so that an order is carried out once, however often its form is sent. Safe for concurrent use.
+// forms signs orders and keeps their outcomes, so that an order is carried out once, however often its form is sent. Safe for concurrent use.
 type forms struct {
 	key []byte
 
@@ -61,24 +61,24 @@ func (f *forms) sign(o order) string {
 	o.Nonce, o.Issued = rand.Text(), time.Now().Unix()
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // texts, numbers and a time
+		panic(err) // only strings, numbers and a time
 	}
 	return base64.RawURLEncoding.EncodeToString(text) + "." + base64.RawURLEncoding.EncodeToString(f.mac(text))
 }
 
 var (
-	errForm = errors.New("this form was made for another user or action, or before this program was started again")
+	errForm = errors.New("this form was made for another user or action, or before this program was restarted")
 	errOld  = errors.New("this form is older than 15 minutes")
 	errStop = errors.New("the program is stopping")
-	errBusy = errors.New("several actions are under way; try again when one of them has ended")
+	errBusy = errors.New("several actions are in progress; try again when one of them has ended")
 )
 
-// read returns the order that a form has.
+// read returns the order in a form.
 func (f *forms) read(value, action, user string) (o order, err error) {
 	text, mac, _ := strings.Cut(value, ".")
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	sum, errSum := base64.RawURLEncoding.DecodeString(mac)
-	// rule: an order counts only if this program has made it, for this user. Another site cannot make one.
+	// rule: an order counts only if this program has made it, for this user. Another site cannot forge one.
 	if err != nil || errSum != nil || !hmac.Equal(sum, f.mac(b)) || json.Unmarshal(b, &o) != nil || o.Action != action || o.User != user {
 		return order{}, errForm
 	}
@@ -88,7 +88,7 @@ func (f *forms) read(value, action, user string) (o order, err error) {
 	return o, nil
 }
 
-// outcome is what became of an order.
+// outcome is the progress and the result of an order.
 type outcome struct {
 	order order
 	why   string
@@ -97,7 +97,7 @@ type outcome struct {
 
 	mu     sync.Mutex
 	state  string // one of the states below
-	sofar  int    // letters or messages
+	sofar  int    // letters or messages done
 	said   []string
 	ended  time.Time
 	failed string
@@ -112,7 +112,7 @@ const (
 	failed   = "failed"
 )
 
-// begin returns the outcome of an order, and whether the caller has to bring it about.
+// begin returns the outcome of an order, and whether the caller must carry it out.
 func (f *forms) begin(o order, why string) (out *outcome, first bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +138,7 @@ func (f *forms) begin(o order, why string) (out *outcome, first bool, err error)
 	return out, true, nil
 }
 
-// end says that an outcome has come about.
+// end records that an order has been carried out.
 func (f *forms) end(out *outcome) {
 	f.mu.Lock()
 	f.running--
@@ -147,7 +147,7 @@ func (f *forms) end(out *outcome) {
 	f.acting.Done()
 }
 
-// close lets no action begin, and waits for those under way.
+// close prevents new actions, and waits for those in progress.
 func (f *forms) close() {
 	f.mu.Lock()
 	f.closed = true
@@ -174,7 +174,7 @@ func (out *outcome) hasEnded() bool {
 	}
 }
 
-// wait waits for the end, for a while.
+// wait waits for the end of the action, for at most d.
 func (out *outcome) wait(ctx context.Context, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 
 var version = worker.Version()
 
-// clock is a time of today, for people.
+// clock formats a time of today.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05") + " UTC" }
 
-// date is a time in UTC, as the foot of each page says, for people.
+// date formats a time in UTC, as the footer of each page says.
 func date(t time.Time) string {
 	if t.IsZero() {
 		return "–"
@@ -24,7 +24,7 @@ func date(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05.000")
 }
 
-// span is a duration in one or two units: 3.2 s, 4 min 10 s, 2 d 3 h.
+// span formats a duration in one or two units: 3.2 s, 4 min 10 s, 2 d 3 h.
 func span(d time.Duration) string {
 	sign := ""
 	if d < 0 {
@@ -50,7 +50,7 @@ func span(d time.Duration) string {
 	return two(s/86400, "d", s%86400/3600, "h")
 }
 
-// count is a number with separators.
+// count formats a number with thousands separators.
 func count[T int | int64 | uint64](n T) string {
 	if uint64(n) > math.MaxInt64 {
 		return strconv.FormatUint(uint64(n), 10)
@@ -60,7 +60,7 @@ func count[T int | int64 | uint64](n T) string {
 
 func size(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
 
-// perSecond is a rate.
+// perSecond formats a rate.
 func perSecond(r float64) string {
 	switch {
 	case r == 0:
@@ -71,7 +71,7 @@ func perSecond(r float64) string {
 	return humanize.Comma(int64(math.Round(r))) + "/s"
 }
 
-// plural is a number and what is counted.
+// plural formats a number with its noun.
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -79,7 +79,7 @@ func plural(n int, one, many string) string {
 	return count(n) + " " + many
 }
 
-// spark is the path of a small curve, 0 to 100 wide and 0 to 24 high, of rates that may be NaN where nothing is known.
+// spark returns the path of a small curve, 0 to 100 wide and 0 to 24 high, of rates. Unknown rates are NaN.
 func spark(rates []float64) (line, area string) {
 	most := 0.0
 	for _, r := range rates {

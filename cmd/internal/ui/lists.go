@@ -16,14 +16,14 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A page of messages or letters: so many, or fewer that are large.
+// pageLimit bounds a page of messages or letters, by number and by size.
 var pageLimit = queue.Limit{Messages: pageRows, Bytes: 8 << 20}
 
 // workerRow is a worker replica.
 type workerRow struct {
 	Instance, Host, Version, Seen string
 	Holds, Idle, Leaving          string
-	Share                         int // of the most that one holds, in percent, for a bar
+	Share                         int // types held, in percent of the most that any worker holds, for a bar
 	Most                          string
 	Serves                        string
 	Badges                        []badge
@@ -63,10 +63,10 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 		}
 		switch {
 		case s.now.Sub(m.Seen) >= cli.MemberSilent:
-			row.Holds, row.Idle, row.Leaving, row.Share = "–", "–", "–", 0 // what it said then is not true any more
-			row.Badges = append(row.Badges, badge{"bad", "not seen", "It has sent no heartbeat for a while: it is dead, or cut off. Others take its types over."})
+			row.Holds, row.Idle, row.Leaving, row.Share = "–", "–", "–", 0 // its last report no longer applies
+			row.Badges = append(row.Badges, badge{"bad", "not seen", "It has sent no heartbeat for a while: it is dead, or cut off. Others take over its types."})
 		case m.Stopping:
-			row.Badges = append(row.Badges, badge{"note", "stopping", "It takes no new types, and leaves what it holds to others."})
+			row.Badges = append(row.Badges, badge{"note", "stopping", "It takes no new types, and hands its types over to others."})
 		default:
 			row.Badges = append(row.Badges, badge{"good", "alive", ""})
 		}
@@ -104,12 +104,12 @@ func keys[V any](m map[string]V) func(func(string) bool) {
 	}
 }
 
-// serves tells whether a worker would take a type.
+// serves reports whether a worker would take a type.
 func serves(m queue.Member, typ string) bool {
 	return globs.Match(m.Types, typ)
 }
 
-// typeLink is a type, with a link unless its name is one that no type may have.
+// typeLink returns a type, with a link unless its name is invalid for a type.
 func (u *UI) typeLink(typ string) typeLink {
 	if queue.ValidateType(typ) != nil {
 		return typeLink{Name: typ}
@@ -117,7 +117,7 @@ func (u *UI) typeLink(typ string) typeLink {
 	return typeLink{typ, u.link("types", typ)}
 }
 
-// lockRow is a lock with all that hold it and wait for it.
+// lockRow is a lock with its holders and waiters.
 type lockRow struct {
 	Name, Link     string // of the type, if it is the lock of one
 	Token          string
@@ -219,7 +219,7 @@ func (u *UI) lockRow(l lock.Record, s *snapshot) lockRow {
 	}
 	switch {
 	case silent:
-		row.Badges = append(row.Badges, badge{"warn", "holder silent", "It was not renewed for a whole lease. It stays listed until another program wants the lock."})
+		row.Badges = append(row.Badges, badge{"warn", "holder silent", "The holder has not renewed the lock for a whole lease. It stays listed until another program wants the lock."})
 	case len(holds) > 1:
 		row.Badges = append(row.Badges, badge{"good", "shared", ""})
 	case len(holds) == 1:
@@ -262,10 +262,10 @@ type delayedData struct {
 	Action, Type string
 	Rows         []delayedMessage
 	First, Next  string
-	Looked       string // what is left out where a filter hides much
+	Looked       string // says how far the search went, if a filter hides many messages
 	Hidden       bool
 	Acts         actLinks
-	Act          bool // the rows have one
+	Act          bool // the rows have an action
 }
 
 func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
@@ -292,7 +292,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if d.Act && d.Type != "" {
 		d.Acts = actLinks{u.actLink("Remove all of this type…", "remove-delayed", "type", d.Type)}
 	}
-	const pages = 20 // that a filter may read in vain
+	const pages = 20 // how many pages without a match are read for a filter
 	for range pages {
 		msgs, err := u.o.Backend.Queue.Delayed(r.Context(), after, pageLimit)
 		if err != nil {
@@ -333,7 +333,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 		d.Next = link(after)
 	}
 	if len(d.Rows) == 0 {
-		d.Looked = "There is none of this type among the first " + count(pages*pageRows) + "."
+		d.Looked = "No message of this type is among the first " + count(pages*pageRows) + "."
 	}
 	return &view{template: "delayed", Title: "Delayed messages", Data: d}, nil
 }
@@ -355,7 +355,7 @@ func parseSlot(s string) (k queue.ScheduleKey, err error) {
 			return queue.ScheduleKey{Due: time.UnixMilli(ms).UTC(), ID: id, Type: parts[2]}, nil
 		}
 	}
-	return k, badRequest("This address continues a list at a place that there is not. Go back to its beginning.")
+	return k, badRequest("This address continues a list at a place that does not exist. Go back to its beginning.")
 }
 
 // letterRow is a dead letter in the list.
@@ -421,8 +421,8 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 		for {
 			letters, err := u.o.Backend.Queue.DeadLetters(ctx, typ, after, pageLimit)
 			switch {
-			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // what was not looked at is reported, not taken for empty
-				d.Looked, d.Next = "Looking takes long: type "+typ+" and those behind it were not looked at yet.", link(typ, after)
+			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // types that were not searched are reported, not taken for empty
+				d.Looked, d.Next = "The search takes long: type "+typ+" and those after it were not searched yet.", link(typ, after)
 				return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 			case err != nil:
 				return nil, err
@@ -452,12 +452,12 @@ func parseLetter(s string) (typ string, id queue.ID, err error) {
 	}
 	text, typ, ok := strings.Cut(s, ".")
 	if id, err = queue.ParseID(text); err != nil || !ok {
-		return "", id, badRequest("This address continues a list at a place that there is not. Go back to its beginning.")
+		return "", id, badRequest("This address continues a list at a place that does not exist. Go back to its beginning.")
 	}
 	return typ, id, nil
 }
 
-// firstLine is the beginning of a text of several lines.
+// firstLine returns the beginning of a text that may have several lines.
 func firstLine(s string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(s), "\n")
 	if r := []rune(line); len(r) > 200 {

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	shownBytes  = 64 << 10  // of a payload, on a page; the whole of it can be downloaded
-	jsonBytes   = 256 << 10 // that are laid out
-	jsonDepth   = 100       // deeper ones would be mostly indentation
-	previewSize = 200       // bytes in a list
-	pieceBytes  = 256 << 10 // of a download, that a viewer takes within sendTimeout
+	shownBytes  = 64 << 10  // bytes of a payload shown on a page; it can be downloaded completely
+	jsonBytes   = 256 << 10 // larger JSON is not formatted
+	jsonDepth   = 100       // deeper JSON would be mostly indentation
+	previewSize = 200       // bytes shown in a list
+	pieceBytes  = 256 << 10 // bytes of a download that a viewer must receive within sendTimeout
 )
 
-// payloadView is a payload as it is shown.
+// payloadView is the display of a payload.
 type payloadView struct {
 	Size     string
 	Hidden   bool
@@ -38,7 +38,7 @@ type payloadView struct {
 	Download string
 }
 
-// payload shows a payload in the form that the address of the page asks for, or in the one that fits.
+// payload shows a payload in the form that the address of the page asks for, or else in the form that suits it.
 func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, error) {
 	v := &payloadView{Size: size(int64(len(p))) + exact(len(p)), Hidden: u.o.HidePayloads, Download: download, As: r.URL.Query().Get("as")}
 	if v.Hidden {
@@ -64,7 +64,7 @@ func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, 
 	case "text":
 		v.Text = printableText(cut(p))
 		if !utf8.Valid(p) {
-			v.Note = "It is not UTF-8 text: bytes that are none are shown as \\x and two digits. "
+			v.Note = "It is not UTF-8 text: invalid bytes are shown as \\x and two digits. "
 		}
 	case "hex":
 		v.Text = hex.Dump(p[:min(len(p), shownBytes/4)])
@@ -72,7 +72,7 @@ func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, 
 			v.Note = fmt.Sprintf("These are the first %s; download the payload for all of it.", size(shownBytes/4))
 		}
 	default:
-		return nil, badRequest("A payload is shown as text, json or hex.")
+		return nil, badRequest("A payload can be shown as text, json or hex.")
 	}
 	if v.As == "text" && len(p) > shownBytes {
 		v.Note += fmt.Sprintf("These are the first %s; download the payload for all of it.", size(shownBytes))
@@ -84,7 +84,7 @@ func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, 
 	return v, nil
 }
 
-// exact tells the bytes of a size that was rounded.
+// exact returns the exact number of bytes for a rounded size.
 func exact(n int) string {
 	if n < 1024 {
 		return ""
@@ -104,10 +104,10 @@ func cut(p []byte) []byte {
 	return p[:n]
 }
 
-// layOut indents JSON, or says why it does not.
+// layOut indents JSON, or returns why it does not.
 func layOut(p []byte) (laidOut []byte, whyNot string) {
 	if len(p) > jsonBytes {
-		return nil, fmt.Sprintf("It is larger than %s, and not laid out as JSON.", size(jsonBytes))
+		return nil, fmt.Sprintf("It is larger than %s, so it is not formatted as JSON.", size(jsonBytes))
 	}
 	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(p); i++ {
@@ -125,7 +125,7 @@ func layOut(p []byte) (laidOut []byte, whyNot string) {
 		}
 	}
 	if deepest > jsonDepth {
-		return nil, "It is nested too deeply to be laid out as JSON."
+		return nil, "It is nested too deeply to be formatted as JSON."
 	}
 	var b bytes.Buffer
 	if err := json.Indent(&b, p, "", "  "); err != nil {
@@ -134,7 +134,7 @@ func layOut(p []byte) (laidOut []byte, whyNot string) {
 	return b.Bytes(), ""
 }
 
-// preview is the beginning of a payload, on one line.
+// preview returns the beginning of a payload, on one line.
 func preview(p []byte) string {
 	text := string(p[:min(len(p), previewSize)])
 	if len(p) > previewSize {
@@ -149,13 +149,13 @@ func preview(p []byte) string {
 	return printable.Text(strings.Join(strings.Fields(text), " "))
 }
 
-// printableText is a text whose lines stay lines. It is made printable here, although the page is, too: a template would replace
-// some of what is not printable, instead of showing what it is.
+// printableText makes a text printable and keeps its lines. The page is made printable later, too, but the template would first replace some
+// unprintable characters instead of showing them escaped.
 func printableText(p []byte) string { return string(printable.Lines(string(p), "")) }
 
-// download sends a payload as it is, for a browser to save and never to show.
+// download sends a payload unchanged, for a browser to save and never to show.
 func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get func(*http.Request) ([]byte, error)) {
-	if u.o.HidePayloads { // rule: with --hide-payloads nobody gets one, by any address
+	if u.o.HidePayloads { // rule: with --hide-payloads, no address returns a payload
 		http.Error(w, "payloads are hidden: this program was started with --hide-payloads", http.StatusForbidden)
 		return
 	}
@@ -165,7 +165,7 @@ func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get f
 	leave, err := place(ctx, u.sending)
 	if err != nil {
 		mayTake(w)
-		http.Error(w, "other downloads are on their way; try again when they have ended", http.StatusServiceUnavailable)
+		http.Error(w, "other downloads are in progress; try again when they have ended", http.StatusServiceUnavailable)
 		return
 	}
 	defer leave()
@@ -190,7 +190,7 @@ func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get f
 	}
 }
 
-// fetch gets a payload, while no more pages than may do so read others.
+// fetch gets a payload. It counts as a page that reads payloads.
 func (u *UI) fetch(r *http.Request, get func(*http.Request) ([]byte, error)) (p []byte, err error) {
 	done, err := u.reading(r.Context())
 	if err != nil {

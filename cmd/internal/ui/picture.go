@@ -16,19 +16,19 @@ import (
 
 const (
 	pictureWidth = 1000.0
-	mostParts    = 400 // of one bar
+	mostParts    = 400 // parts of one bar
 	mostFiles    = 20  // bars
-	mostRegions  = 50  // lines of the table
+	mostRegions  = 50  // rows of the table
 )
 
-// files are those of a type, oldest first.
+// files are the files of a type, oldest first.
 type files struct {
 	storage.Chain
-	next  uint64   // the index behind the last record, as far as files or the registry tell
-	wrong []string // with the files, or between them
+	next  uint64   // the index after the last record, according to the files or the registry
+	wrong []string // defects of the files, and mismatches between them
 }
 
-// chain returns the files of a type, or says why they cannot be shown here.
+// chain returns the files of a type, or why they cannot be shown here.
 func (u *UI) chain(ctx context.Context, t *typeState) (f files, missing string) {
 	o := u.o.Files
 	here := "directory " + o.Dir
@@ -74,7 +74,7 @@ func (u *UI) chain(ctx context.Context, t *typeState) (f files, missing string) 
 	return f, ""
 }
 
-// filePicture is what the page of a type shows of its files.
+// filePicture is the display of a type's files on its page.
 type filePicture struct {
 	Missing string
 	Bars    []fileBar
@@ -86,7 +86,7 @@ type filePicture struct {
 	Notes   []string
 }
 
-// fileBar is one file as a bar: the bytes from its beginning to its end, and what they are.
+// fileBar shows the bytes of one file as a bar, from its beginning to its end.
 type fileBar struct {
 	Name, Size, Range string
 	Parts             []barPart
@@ -166,7 +166,7 @@ func (u *UI) picture(ctx context.Context, t *typeState, f files, missing string,
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// indexes is a range of records.
+// indexes formats a range of records.
 func indexes(first, next uint64) string {
 	if next <= first {
 		return "no records"
@@ -174,7 +174,7 @@ func indexes(first, next uint64) string {
 	return count(first) + " to " + count(next-1)
 }
 
-// draw makes the bar of a file that was read.
+// draw adds the parts of a file that was read to its bar.
 func (u *UI) draw(bar *fileBar, r *storage.Report) {
 	x := func(off int64) float64 { return pictureWidth * float64(off) / float64(max(r.Size, 1)) }
 	part := func(from, to int64, class, title string) {
@@ -182,15 +182,15 @@ func (u *UI) draw(bar *fileBar, r *storage.Report) {
 			bar.Parts = append(bar.Parts, barPart{number(x(from)), number(max(x(to)-x(from), 1.5)), class, title})
 		}
 	}
-	part(0, r.Size, "space", "header, and what readers pass over")
+	part(0, r.Size, "space", "header, and parts that readers skip")
 	for i, g := range r.Regions {
 		part(g.Offset, g.End, regionClass(i), fmt.Sprintf("epoch %d: %s, written by %s pid %d", g.Epoch, indexes(g.First, g.Next), holderHost(g), g.Holder.PID))
 	}
 	for _, v := range r.Void {
-		part(v.Offset, v.End, "void", fmt.Sprintf("void: %s that no reader sees, of a writer that was fenced or died", size(v.End-v.Offset)))
+		part(v.Offset, v.End, "void", fmt.Sprintf("void: %s that readers skip, from a writer that was fenced or died", size(v.End-v.Offset)))
 	}
 	if r.Torn.End > r.Torn.Offset {
-		part(r.Torn.Offset, r.Torn.End, "torn", fmt.Sprintf("%s at the end that are not complete: being written, or left by a crash", size(r.Torn.End-r.Torn.Offset)))
+		part(r.Torn.Offset, r.Torn.End, "torn", fmt.Sprintf("%s of an incomplete batch at the end: being written, or left by a crash", size(r.Torn.End-r.Torn.Offset)))
 	}
 	for _, err := range r.Corrupt {
 		var c *storage.CorruptError
@@ -219,7 +219,7 @@ func holderHost(g storage.Region) string { return cmp.Or(g.Holder.Host, "?") }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
 
-// regions are the table beside the picture, the newest first, and what was found besides.
+// regions fills the table below the bars, the newest first, and the notes.
 func (u *UI) regions(p *filePicture, r *storage.Report, t *typeState) {
 	for i, g := range slices.Backward(r.Regions) {
 		if len(p.Regions) == mostRegions {
@@ -246,7 +246,7 @@ func (u *UI) regions(p *filePicture, r *storage.Report, t *typeState) {
 	note(r.Skipped, "message put aside (dead letter)", "messages put aside (dead letters)")
 	note(r.Lost, "record lost: a repair could not read it, or gave it up", "records lost: a repair could not read them, or gave them up")
 	if r.VoidBytes > 0 {
-		p.Notes = append(p.Notes, size(r.VoidBytes)+" void, which no reader sees")
+		p.Notes = append(p.Notes, size(r.VoidBytes)+" void, which readers skip")
 	}
 	for i, err := range r.Corrupt {
 		if i == someRows {

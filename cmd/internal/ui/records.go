@@ -18,23 +18,23 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// recordRow is a record in a list, or in its place what cannot be read.
+// recordRow is a record in a list, or the damage in its place.
 type recordRow struct {
 	Index, Link, Time, ID, Epoch, Size, Preview string
-	Kind                                        string // what it is, if it is no ordinary message
+	Kind                                        string // set if it is not an ordinary message
 	Damage                                      string
 	Unsettled                                   bool // the registry does not know it yet
 }
 
-// recordsPage is a part of the list.
+// recordList is a part of the list of records.
 type recordList struct {
 	rows []recordRow
-	next uint64 // what to go on with
-	end  bool   // there is nothing behind it
+	next uint64 // the index to continue with
+	end  bool   // there are no more records
 }
 
-// each calls do with the records from an index on, or with what is wrong in the place of some, until it returns false. end tells whether
-// there are no more.
+// each calls do with the records from an index on, or with an error in place of damaged ones, until do returns false. end: there are no
+// more records.
 func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.Record, error) bool) (end bool, err error) {
 	r, err := chain.Open(f.Chain, storage.ReaderOptions{FS: u.o.Files.FS(ctx), From: index})
 	if err != nil {
@@ -49,7 +49,7 @@ func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.R
 			return false, context.Cause(ctx)
 		case errors.Is(err, io.EOF):
 			return true, nil
-		case err != nil && (!errors.Is(err, storage.ErrIntegrity) || err.Error() == last): // the same again: there is no way on behind it
+		case err != nil && (!errors.Is(err, storage.ErrIntegrity) || err.Error() == last): // the same error twice: the reader cannot continue
 			return false, err
 		case err != nil:
 			last = err.Error()
@@ -98,7 +98,7 @@ func kindText(k storage.Kind) string {
 	case storage.KindSkipped:
 		return "put aside (dead letter)"
 	case storage.KindAfterGap:
-		return "behind a declared gap"
+		return "after a declared gap"
 	case storage.KindLost:
 		return "lost"
 	}
@@ -113,12 +113,12 @@ type recordsData struct {
 	First, Previous, Next string
 	Newest                string
 	Found                 string
-	GoOn                  string // where a search goes on
+	GoOn                  string // link that continues a search
 	Hidden                bool
 	Range                 string
 }
 
-// recordsPage shows records from an index, an ID or a time on.
+// recordsPage shows records, beginning at an index, an ID or a time.
 func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	t, err := typeOf(r, s)
 	if err != nil {
@@ -164,7 +164,7 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	return v, nil
 }
 
-// placeOf is cli.ParsePlace, and understands an index as the pages print it, with commas.
+// placeOf is cli.ParsePlace that also accepts an index with commas, as the pages print it.
 func placeOf(text string) (cli.Place, bool) {
 	if p, ok := cli.ParsePlace(strings.ReplaceAll(text, ",", "")); ok && p.IsIndex && len(text) < queue.IDLen {
 		return p, true
@@ -172,8 +172,8 @@ func placeOf(text string) (cli.Place, bool) {
 	return cli.ParsePlace(text)
 }
 
-// find returns the index of the record that d.At names: by index, by ID, or the first at a time or later. It searches for a while, and then
-// leaves in d where to go on.
+// find returns the index of the record that d.At names: by index, by ID, or the first at or after a time. It searches for searchTime, and
+// then sets d.GoOn.
 func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (uint64, error) {
 	at, ok := placeOf(d.At)
 	switch {
@@ -208,9 +208,9 @@ func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (ui
 	case hit:
 		d.Found = fmt.Sprintf("Record %s is the first at %s or later.", count(found), date(at.Since))
 	case end && at.IDs != nil:
-		d.Trouble = "No record has this ID. The message may be pending still, or be a dead letter."
+		d.Trouble = "No record has this ID. The message may still be pending, or be a dead letter."
 	case end:
-		d.Trouble = fmt.Sprintf("No record is as late as %s.", date(at.Since))
+		d.Trouble = fmt.Sprintf("All records are from before %s.", date(at.Since))
 	default:
 		d.GoOn = d.Action + "?" + url.Values{"at": {d.At}, "from": {strconv.FormatUint(last, 10)}}.Encode()
 		d.Found = fmt.Sprintf("Not among the records up to %s.", count(last-min(last, 1)))
@@ -218,7 +218,7 @@ func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (ui
 	return found, nil
 }
 
-// record returns the record that an address names. It stays valid.
+// record returns a copy of the record with an index.
 func (u *UI) record(ctx context.Context, f files, index uint64) (rec *storage.Record, err error) {
 	var wrong error
 	_, err = u.each(ctx, f, index, func(r *storage.Record, e error) bool {
@@ -240,7 +240,7 @@ func (u *UI) record(ctx context.Context, f files, index uint64) (rec *storage.Re
 	return nil, notFound("There is no record %s in the files that are here.", count(index))
 }
 
-// recordOf returns the record that an address names, and the files where it is.
+// recordOf returns the record that an address names, and the files that contain it.
 func (u *UI) recordOf(r *http.Request, s *snapshot) (t *typeState, f files, rec *storage.Record, err error) {
 	if t, err = typeOf(r, s); err != nil {
 		return t, f, nil, err

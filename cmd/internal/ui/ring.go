@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	ringStep  = 5 * time.Second // of one bucket
+	ringStep  = 5 * time.Second // duration of one bucket
 	ringSteps = 36              // three minutes
 	rateSpan  = 10 * time.Second
-	leastSpan = 3 * time.Second // less says nothing about a rate
+	leastSpan = 3 * time.Second // a shorter time says nothing about a rate
 )
 
-// ring is how a file has grown lately: records per bucket of time. A bucket is NaN where nobody looked.
+// ring records the recent growth of a file: records per bucket of time. A bucket without observations is NaN.
 type ring struct {
 	began time.Time // first look
 	at    time.Time // last look
@@ -21,9 +21,9 @@ type ring struct {
 	grown [ringSteps]float32
 }
 
-// add notes how far the file is now. Records since the last look are spread evenly over the time since.
+// add records the current index of the file. New records are spread evenly over the time since the last look.
 func (r *ring) add(now time.Time, index uint64) {
-	if r.at.IsZero() || index < r.index || now.Sub(r.at) > ringSteps*ringStep || now.Before(r.at) { // a database that was set back goes back
+	if r.at.IsZero() || index < r.index || now.Sub(r.at) > ringSteps*ringStep || now.Before(r.at) { // the index of a restored database is smaller
 		*r = ring{began: now, at: now, index: index, step: stepOf(now)}
 		for i := range r.grown {
 			r.grown[i] = float32(math.NaN())
@@ -59,7 +59,7 @@ func (r *ring) forward(step int64) {
 	}
 }
 
-// rate is in records per second, over the last seconds; ok is false while it is not known.
+// rate returns records per second, over the last rateSpan; ok is false while unknown.
 func (r *ring) rate() (perSecond float64, ok bool) {
 	span := min(r.at.Sub(r.began), rateSpan)
 	if span < leastSpan {
@@ -80,7 +80,7 @@ func (r *ring) rate() (perSecond float64, ok bool) {
 	return sum / span.Seconds(), true
 }
 
-// rates are those of the whole buckets, oldest first, in records per second.
+// rates returns the rates of the complete buckets, oldest first, in records per second.
 func (r *ring) rates() []float64 {
 	rates := make([]float64, 0, ringSteps-1)
 	for step := r.step - ringSteps + 1; step < r.step; step++ {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	scanOfDir   = 64 << 20 // bytes of a file that is read without being asked to
+	scanOfDir   = 64 << 20 // bytes: a larger file is read only when the user asks for it
 	scanOfStore = 1 << 20  // the same in a store, where reading costs requests
 	scanPause   = 5 * time.Second
 	keptScans   = 64
 )
 
-// scan is what was found in a file when all of it was read.
+// scan is the result of reading a whole file.
 type scan struct {
-	report  *storage.Report // nil: none has succeeded yet
-	err     error           // of the last one
+	report  *storage.Report // of the last scan that succeeded; nil: none
+	err     error           // of the last scan
 	at      time.Time
 	took    time.Duration
 	size    int64
@@ -27,10 +27,10 @@ type scan struct {
 	share   int // read so far, in percent
 }
 
-// scanner reads whole files in the background, one at a time, and keeps what it found.
+// scanner reads whole files in the background, one at a time, and keeps the results.
 type scanner struct {
 	files   chain.Files
-	unasked bool // small files are read without being asked to
+	unasked bool // small files are read without a user's request
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -51,7 +51,7 @@ func (s *scanner) close() {
 	s.wg.Wait()
 }
 
-// look returns what is known of a file of a size, and begins to read it if there is something new, and it is small or asked for.
+// look returns the last result for a file. It starts a scan if the file has changed, and is small or the user asked for it.
 func (s *scanner) look(path string, size int64, asked bool) scan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *scanner) look(path string, size int64, asked bool) scan {
 	if s.files.Until != nil {
 		most = scanOfStore
 	}
-	// A file that was asked for once is read again as it grows. The reading of a file that is read again and again takes a twentieth of the time.
+	// A file that was read once is read again as it grows. Repeated scans of a file take at most a twentieth of the time.
 	wanted := asked || s.unasked && size <= most || c.report != nil
 	due := c.at.IsZero() || c.size != size && time.Since(c.at) > max(scanPause, leisure*c.took)
 	if wanted && due && !c.running && !s.busy && s.ctx.Err() == nil {
@@ -75,7 +75,7 @@ func (s *scanner) look(path string, size int64, asked bool) scan {
 	return *c
 }
 
-// forget makes room for one; s.mu is held.
+// forget makes room for one scan; s.mu is held.
 func (s *scanner) forget() {
 	if len(s.scans) < keptScans {
 		return

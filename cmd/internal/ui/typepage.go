@@ -16,10 +16,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// someRows are shown of a list that has a page of its own.
+// someRows is the number of rows shown of a list that has its own page.
 const someRows = 10
 
-// typeData is the page of a type.
+// typeData is the data of a type's page.
 type typeData struct {
 	Row      typeRow
 	Lock     []fact
@@ -33,7 +33,7 @@ type typeData struct {
 	File    *filePicture
 	Records []recordRow
 	All     string // link to the records
-	Trouble string // why they cannot be shown
+	Trouble string // why the records cannot be shown
 	Pending *pendingList
 }
 
@@ -49,7 +49,7 @@ type servingRow struct {
 func typeOf(r *http.Request, s *snapshot) (*typeState, error) {
 	t := s.typ(r.PathValue("type"))
 	if t == nil {
-		return nil, notFound("There is no type %s. Nothing was ever published to it, or the name is spelled otherwise.", r.PathValue("type"))
+		return nil, notFound("There is no type %s. Nothing was ever published to it, or the name is spelled differently.", r.PathValue("type"))
 	}
 	return t, nil
 }
@@ -75,7 +75,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 		case s.now.Sub(m.Seen) >= cli.MemberSilent:
 			row.Role, row.Holds = "not seen", false
 		case row.Holds && slices.Contains(m.Leaving, t.name):
-			row.Role = "gives it back"
+			row.Role = "releasing it"
 		case row.Holds:
 			row.Role = "holds it"
 		case m.Stopping:
@@ -185,7 +185,7 @@ func (u *UI) describeQueue(ctx context.Context, d *typeData, t *typeState, s *sn
 	return nil
 }
 
-// pendingList are messages that wait.
+// pendingList is a list of pending messages.
 type pendingList struct {
 	Rows        []pendingRow
 	All         string
@@ -239,7 +239,7 @@ func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
 	text := r.URL.Query().Get("after")
 	if text != "" {
 		if after, err = queue.ParseID(text); err != nil {
-			return nil, badRequest("This address continues the list behind %s, which is no ID.", text)
+			return nil, badRequest("This address continues the list after %s, which is not an ID.", text)
 		}
 	}
 	list, err := u.pending(r.Context(), t, after, pageRows, s)
@@ -252,7 +252,7 @@ func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
 	return &view{template: "pending", Title: "Pending messages of " + t.name, Data: &pendingData{u.typeRow(t), list}}, nil
 }
 
-// messageData is the page of one message, wherever it is.
+// messageData is the data of a message's page: pending, dead or in a file.
 type messageData struct {
 	Row            typeRow
 	Kind           string
@@ -287,7 +287,7 @@ func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
 	return &view{template: "message", Title: "Message " + d.Name, Data: d}, err
 }
 
-// named returns the message whose ID an address names, of a list of messages behind an ID. gone is what the page says when it is not there.
+// named returns the message whose ID an address names. list returns the messages after an ID; gone is the text of the page if it is not there.
 func named[M any](r *http.Request, list func(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]M, error), idOf func(M) queue.ID, gone string) (m M, err error) {
 	id, err := queue.ParseID(r.PathValue("id"))
 	if err != nil {
@@ -305,7 +305,7 @@ func named[M any](r *http.Request, list func(ctx context.Context, typ string, af
 
 func (u *UI) pendingMessage(r *http.Request) (queue.Message, error) {
 	return named(r, u.o.Backend.Queue.Fetch, func(m queue.Message) queue.ID { return m.ID },
-		"No message %s is pending. A worker may have appended it meanwhile: look for its ID among the records of the file.")
+		"No message %s is pending. A worker may have appended it in the meantime: look for its ID among the records of the file.")
 }
 
 func (u *UI) pendingPayload(w http.ResponseWriter, r *http.Request) {
@@ -317,7 +317,7 @@ func (u *UI) pendingPayload(w http.ResponseWriter, r *http.Request) {
 
 func (u *UI) letter(r *http.Request) (queue.DeadLetter, error) {
 	return named(r, u.o.Backend.Queue.DeadLetters, func(l queue.DeadLetter) queue.ID { return l.ID },
-		"There is no dead letter %s. It may have been requeued or removed meanwhile.")
+		"There is no dead letter %s. It may have been requeued or removed in the meantime.")
 }
 
 func (u *UI) letterPage(r *http.Request, s *snapshot) (*view, error) {
@@ -353,7 +353,7 @@ func (u *UI) letterPayload(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// headersOf are headers, sorted. Their values belong to the payload.
+// headersOf returns headers, sorted. Values are hidden if payloads are.
 func (u *UI) headersOf(m map[string]string) []header {
 	var all []header
 	for _, k := range slices.Sorted(keys(m)) {
@@ -372,7 +372,7 @@ func (u *UI) headerValue(v string) string {
 	return printable.Text(v)
 }
 
-// fileSafe is a text as a part of a file name.
+// fileSafe returns a text for use in a file name.
 func fileSafe(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -391,5 +391,5 @@ func indexOf(r *http.Request) (uint64, error) {
 	return i, nil
 }
 
-// searchTime bounds the search for a record on one page; the next one goes on from there.
+// searchTime bounds the search for a record on one page; the next page continues from there.
 const searchTime = 3 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-const pageRows = 50 // of a table
+const pageRows = 50 // rows on a page of a table
 
 // badge is a short remark about a type. Its tone is good, note, warn, bad or quiet; the text says the same.
 type badge struct{ Tone, Text, Why string }
@@ -34,12 +34,12 @@ type typeRow struct {
 	Badges          []badge
 }
 
-// typeFilter is a value of the state filter, typeOrder one of the order.
+// typeFilter is a value of the state filter, typeOrder a value of the sort order.
 type (
 	typeFilter struct {
 		value, name string
 		is          func(*typeState) bool
-		alarm       bool // a person may have to look at those
+		alarm       bool // these types may need attention
 	}
 	typeOrder struct {
 		value, name string
@@ -51,7 +51,7 @@ var typeStates = []typeFilter{
 	{"", "All", func(*typeState) bool { return true }, false},
 	{"backlog", "With backlog", func(t *typeState) bool { return t.backlog.Pending > 0 }, false},
 	{"held", "Held", func(t *typeState) bool { return t.held && !t.silent }, false},
-	{"unserved", "Nobody drains", (*typeState).unserved, true},
+	{"unserved", "Not drained", (*typeState).unserved, true},
 	{"silent", "Holder silent", func(t *typeState) bool { return t.silent }, true},
 	{"failing", "Failing", func(t *typeState) bool { return t.failing != "" || t.file.damaged != "" }, true},
 	{"paused", "Paused or limited", func(t *typeState) bool { return !t.settings.IsZero() }, false},
@@ -69,7 +69,7 @@ func (t *typeState) unserved() bool {
 	return !t.held && t.counted && t.backlog.Pending > 0 && !t.settings.DrainPaused
 }
 
-// badges tell what state a type is in, the worst first.
+// badges returns the badges for the state of a type, the worst first.
 func (t *typeState) badges() (all []badge) {
 	add := func(tone, text, why string) { all = append(all, badge{tone, text, why}) }
 	if t.file.damaged != "" {
@@ -99,7 +99,7 @@ func (t *typeState) badges() (all []badge) {
 		add("note", "limit "+count(t.settings.MaxBacklog), t.settings.Why)
 	}
 	if t.backlog.Foreign > 0 {
-		add("note", "foreign keys", "Something is stored among the messages that is none.")
+		add("note", "foreign keys", "Among the messages are entries that are not messages.")
 	}
 	for _, h := range t.lock.Holds() {
 		if h.Asked != "" {
@@ -146,7 +146,7 @@ func (u *UI) typeRow(t *typeState) typeRow {
 	return r
 }
 
-// backlogText is how much is pending, and for how long. A question mark is for what the server has not answered lately.
+// backlogText returns how many messages are pending, and the age of the oldest. Both are "?" if the server has not answered lately.
 func (t *typeState) backlogText() (pending, oldest string) {
 	if !t.counted {
 		return "?", "?"
@@ -161,7 +161,7 @@ func (t *typeState) backlogText() (pending, oldest string) {
 	return pending, span(t.backlog.Age)
 }
 
-// typesData is the page of all types.
+// typesData is the data of the page of all types.
 type typesData struct {
 	Action       string
 	Query, State string
@@ -177,18 +177,18 @@ type option struct {
 	Value, Name, Link string
 	Count             string
 	Chosen, Empty     bool
-	Alarm             bool // a person may have to look
+	Alarm             bool // may need attention
 }
 
 type total struct{ Name, Value string }
 
-// pager leads through the pages of a list.
+// pager has the links to the other pages of a list.
 type pager struct {
 	Text                  string
-	First, Previous, Next string // links; "" where there is none
+	First, Previous, Next string // links; "": none
 }
 
-// pageOf returns the rows on a page of a list, and what leads to the other pages. A page behind the last stands for the last.
+// pageOf returns the rows on a page of a list, and its pager. A page number beyond the last page means the last page.
 func pageOf[T any](rows []T, page int, link func(page int) string) (shown []T, p pager) {
 	n := len(rows)
 	last := max((n+pageRows-1)/pageRows, 1)
@@ -208,18 +208,18 @@ func pageOf[T any](rows []T, page int, link func(page int) string) (shown []T, p
 	return shown, p
 }
 
-// pageNumber returns the page that an address asks for, from 1.
+// pageNumber returns the page that an address asks for, starting at 1.
 func pageNumber(q url.Values) (int, error) {
 	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
 	if err != nil || page < 1 {
-		return 0, badRequest("This address asks for a page of the list that there is not.")
+		return 0, badRequest("This address asks for a page that the list does not have.")
 	}
 	return page, nil
 }
 
-// typesFound is what the page of all types tells about those that match.
+// typesFound has the types that match a filter, with their sums.
 type typesFound struct {
-	types   []*typeState // in the state that was asked for
+	types   []*typeState // in the requested state
 	counts  []int        // by state
 	pending int          // messages …
 	more    bool         // … at least
@@ -227,7 +227,7 @@ type typesFound struct {
 	rate    float64
 }
 
-// find returns the types that match. state is the index of the state that is asked for.
+// find returns the types that match. state is the index of the requested state.
 func (s *snapshot) find(match func(typ string) bool, state int) *typesFound {
 	f := &typesFound{counts: make([]int, len(typeStates))}
 	for i := range s.types {
@@ -249,7 +249,7 @@ func (s *snapshot) find(match func(typ string) bool, state int) *typesFound {
 	return f
 }
 
-// totals are the sums over the types found.
+// totals returns the sums over the types found.
 func (f *typesFound) totals(workers int) []total {
 	pending, oldest := count(f.pending), "–"
 	if f.more {
@@ -267,7 +267,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	state := slices.IndexFunc(typeStates, func(f typeFilter) bool { return f.value == d.State })
 	sorted := slices.IndexFunc(typeSorts, func(f typeOrder) bool { return f.value == q.Get("sort") })
 	if state < 0 || sorted < 0 {
-		return nil, badRequest("This address asks for a state or an order of the list that there is not.")
+		return nil, badRequest("This address asks for a state or a sort order that does not exist.")
 	}
 	page, err := pageNumber(q)
 	if err != nil {
@@ -322,7 +322,7 @@ func living(s *snapshot) (n int) {
 	return n
 }
 
-// matcher returns what a filter lets through: names that contain it or, if it has * or ?, that match it.
+// matcher returns the predicate of a filter: names that contain it or, if it has *, ? or [, names that match it.
 func matcher(filter string) (func(string) bool, error) {
 	if !strings.ContainsAny(filter, "*?[") {
 		return func(name string) bool { return strings.Contains(name, filter) }, nil

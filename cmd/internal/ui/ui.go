@@ -30,30 +30,30 @@ import (
 var content embed.FS
 
 const (
-	pageTimeout    = 15 * time.Second // of what one page asks the server and the disk
-	sendTimeout    = 10 * time.Second // for a viewer to take one event, a page, or a piece of a download
-	heartbeatEvery = 5 * time.Second  // ui.js counts on it
-	leisure        = 20               // an open page that takes long to make is made again after this many times as long
-	heavyPages     = 2                // pages at a time that read payloads or files, for the sake of memory; as many downloads are on their way
+	pageTimeout    = 15 * time.Second // bounds the queries and reads for one page
+	sendTimeout    = 10 * time.Second // for a viewer to receive one event, a page, or a piece of a download
+	heartbeatEvery = 5 * time.Second  // ui.js relies on it
+	leisure        = 20               // an open page is rendered again after this many times as long as rendering it took
+	heavyPages     = 2                // pages that concurrently read payloads or files, to bound memory; also the number of concurrent downloads
 )
 
 // Options of a UI.
 type Options struct {
 	Backend      *fencepost.Backend
 	Files        chain.Files
-	BasePath     string // what stands before all paths, as in /fencepost; "" is none
+	BasePath     string // prefix of all paths, as in /fencepost; "": none
 	HidePayloads bool
-	Write        bool     // there are actions on the pages
+	Write        bool     // offer actions on the pages
 	Writers      []string // users that may act; nil: all
-	ReadOnly     string   // why there are no actions, and what to do about it; "" is the remedy of a program with --write
-	Frugal       bool     // a worker runs beside it: one page at a time reads payloads or files, and no file is read whole unless somebody asks
+	ReadOnly     string   // why there are no actions, and the remedy; "": a text about --write
+	Frugal       bool     // shares the process with a worker: one page at a time reads payloads or files, and only a user's request reads a whole file
 	Refresh      time.Duration
 	CountUpTo    int
 	Access       Access
 	Log          zerolog.Logger
 }
 
-// UI answers with pages. Safe for concurrent use.
+// UI serves the pages. Safe for concurrent use.
 type UI struct {
 	o       Options
 	watch   *watcher
@@ -62,8 +62,8 @@ type UI struct {
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	heavy   chan struct{}
-	sending chan struct{}   // downloads: a slow viewer keeps no page from reading
-	stopped context.Context // ends the pages that are open
+	sending chan struct{}   // downloads; separate from heavy, so that a slow viewer does not block pages
+	stopped context.Context // when done, open pages end
 	stop    context.CancelFunc
 }
 
@@ -73,7 +73,7 @@ type asset struct {
 	content    []byte
 }
 
-// New returns a UI, which looks at the backend until Close.
+// New returns a UI, which queries the backend until Close.
 func New(o Options) *UI {
 	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files, !o.Frugal), forms: newForms(), pages: map[string]*template.Template{},
 		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages), sending: make(chan struct{}, heavyPages)}
@@ -103,7 +103,7 @@ func New(o Options) *UI {
 	return u
 }
 
-// Close ends the open pages, the actions under way, and the looking at backend and files.
+// Close ends the open pages, the actions in progress, and the reading of backend and files.
 func (u *UI) Close() {
 	u.stop()
 	ended := make(chan struct{})
@@ -115,7 +115,7 @@ func (u *UI) Close() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(closeWithin): // a disk or a server that hangs keeps no program from its end
+	case <-time.After(closeWithin): // a hanging disk or server must not keep the program from exiting
 	}
 }
 
@@ -129,7 +129,7 @@ func (u *UI) link(parts ...string) string {
 	return b.String()
 }
 
-// Handler answers all requests. Below BasePath and above it there is the same, so it does not matter whether a proxy takes it away.
+// Handler answers all requests. It serves the same paths with and without BasePath, so a proxy may strip it or not.
 func (u *UI) Handler() http.Handler {
 	mux := http.NewServeMux()
 	home := func(w http.ResponseWriter, r *http.Request) {
@@ -151,7 +151,7 @@ func (u *UI) Handler() http.Handler {
 	return headers(u.o.Access.check(u, own.Handler(mux)))
 }
 
-// route is what answers requests for a path.
+// route is the handler of one method and path.
 type route struct {
 	method, pattern string
 	handle          http.HandlerFunc
@@ -179,12 +179,12 @@ func (u *UI) routes() []route {
 		{"GET", "/dead/{type}/{id}/payload", u.letterPayload},
 		{"GET", "/assets/{name}", u.asset},
 		page("/", "", func(*http.Request, *snapshot) (*view, error) {
-			return nil, notFound("There is no such page. The pages are in the list above.")
+			return nil, notFound("There is no such page. The navigation above lists all pages.")
 		}),
 	}
 }
 
-// ownPath returns the first part of a path if pages have it as well, "" if not. Below such a base path a page would be another one's, too.
+// ownPath returns the first part of a path if a page has it as well, otherwise "". With such a base path, two pages could have the same path.
 func ownPath(base string) string {
 	first := func(path string) string {
 		name, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
@@ -197,11 +197,11 @@ func ownPath(base string) string {
 	return ""
 }
 
-// headers are those of every answer.
+// headers sets the headers of every response.
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		// rule: nothing that stands in a page runs, or asks another server, whatever got into it.
+		// rule: nothing in a page can run, or send requests to another server, whatever got into it.
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
@@ -224,18 +224,18 @@ func (u *UI) asset(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// maker makes what a page shows of the last snapshot, and of what it asks itself. The snapshot is never nil.
+// maker returns the content of a page, from the last snapshot and its own queries. The snapshot is never nil.
 type maker func(r *http.Request, s *snapshot) (*view, error)
 
-// view is what a template shows.
+// view is the content of a page.
 type view struct {
 	template string
 	Title    string
 	Data     any
-	status   int // 0 is 200
+	status   int // 0 means 200
 }
 
-// frame is what all pages have.
+// frame is the data that all pages share.
 type frame struct {
 	Title   string
 	Nav     []navItem
@@ -243,11 +243,11 @@ type frame struct {
 	Backend string
 	User    string
 	Version string
-	Hidden  bool   // payloads
+	Hidden  bool   // payloads are hidden
 	Write   bool   // the user may act
-	Still   string // as of when; "" is a page that is sent again when it changes
+	Still   string // time of a page that is not updated; "": the page is sent again when it changes
 	Data    any
-	Trouble string // why what is shown is old, or not there
+	Trouble string // why the data is old or missing
 	Strays  []string
 }
 
@@ -256,7 +256,7 @@ type navItem struct {
 	Here       bool
 }
 
-// pageError is an error that says what its page answers with.
+// pageError is an error with the status and the text of its page.
 type pageError struct {
 	status int
 	text   string
@@ -272,7 +272,7 @@ func badRequest(format string, args ...any) error {
 	return &pageError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// page answers with a page, or with events that hold its changing part.
+// page responds with a page, or with events that contain its changing part.
 func (u *UI) page(nav string, make maker) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		httpbody.Take(w, r)
@@ -285,7 +285,7 @@ func (u *UI) page(nav string, make maker) http.HandlerFunc {
 	}
 }
 
-// once answers with a page.
+// once responds with a page.
 func (u *UI) once(w http.ResponseWriter, r *http.Request, nav, part string, make maker) {
 	html, status, _ := u.make(r, nav, part, make)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -294,34 +294,34 @@ func (u *UI) once(w http.ResponseWriter, r *http.Request, nav, part string, make
 	w.Write(html)
 }
 
-// mayTake gives a viewer time to take what is written next. The server's own limit may be over by now: it counts from the request on, and
-// making a page may take longer.
+// mayTake gives a viewer time to receive the next write. The server's own deadline may have passed: it counts from the request, and
+// rendering a page may take longer.
 func mayTake(w http.ResponseWriter) {
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(sendTimeout))
 }
 
-// inTime is the context of what a page asks the server and the disk.
+// inTime returns the context for the queries and reads of a page.
 func (u *UI) inTime(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
 }
 
-// events sends the part of a page that changes, whenever it has changed.
+// events sends the changing part of a page whenever it has changed.
 func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make maker) {
 	c := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	w.Header().Set("X-Accel-Buffering", "no") // for proxies
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(u.stopped, cancel)()
 	send := func(event []byte) bool {
-		// A client that does not read is given up. Nothing else ends a connection whose other side has gone silently.
+		// Disconnect a client that does not read. Nothing else ends a connection whose other side has vanished silently.
 		c.SetWriteDeadline(time.Now().Add(sendTimeout))
 		_, err := w.Write(event)
 		return err == nil && c.Flush() == nil
 	}
 	heartbeat := time.NewTicker(heartbeatEvery)
 	defer heartbeat.Stop()
-	// wait waits for c, and says meanwhile that the page is what it was.
+	// wait waits for c, and meanwhile sends heartbeats.
 	wait := func(c <-chan struct{}) bool {
 		for {
 			select {
@@ -349,7 +349,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 				return
 			}
 		}
-		// An open page takes a twentieth of the time at most, whatever it reads.
+		// An open page takes at most a twentieth of the time, whatever it reads.
 		rested, cancel := context.WithTimeout(ctx, max(leisure*time.Since(began), u.o.Refresh/2))
 		ok := wait(rested.Done()) && wait(next)
 		cancel()
@@ -359,7 +359,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 	}
 }
 
-// make makes a page, its live part, or a page that stays as it is (still). next is closed when there is something newer.
+// make renders a page, its live part, or a page that is not updated (still). next is closed when newer data is available.
 func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, status int, next <-chan struct{}) {
 	ctx, cancel := u.inTime(r)
 	defer cancel()
@@ -387,7 +387,7 @@ func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, s
 			v, status = made, cmp.Or(made.status, http.StatusOK)
 		case errors.As(err, &e):
 			status, v = e.status, &view{template: "error", Data: e.text}
-			v.Title = cmp.Or(map[int]string{http.StatusBadRequest: "Cannot be understood", http.StatusNotFound: "Not found"}[status], "Refused")
+			v.Title = cmp.Or(map[int]string{http.StatusBadRequest: "Bad request", http.StatusNotFound: "Not found"}[status], "Refused")
 		default:
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
@@ -401,22 +401,22 @@ func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, s
 	}
 	var b strings.Builder
 	if err := u.pages[v.template].ExecuteTemplate(&b, part, f); err != nil {
-		u.o.Log.Error().Err(err).Str("page", v.template).Msg("a page cannot be made")
-		return []byte("this page cannot be made; the log says why\n"), http.StatusInternalServerError, next
+		u.o.Log.Error().Err(err).Str("page", v.template).Msg("a page cannot be rendered")
+		return []byte("this page cannot be rendered; the log says why\n"), http.StatusInternalServerError, next
 	}
-	// rule: nothing that is sent can reorder or hide what is beside it. All of it passes here, so no value can be forgotten.
+	// rule: no text that is sent can reorder or hide the text beside it. Every page passes here, so no value can be forgotten.
 	return []byte(string(printable.Lines(b.String(), ""))), status, next
 }
 
-// clean is an error without secrets, which calls files of a store by their name and the store's.
+// clean returns the text of an error without secrets, in which files of a store are named by their name and the store's.
 func (u *UI) clean(err error) string {
 	return redact.Text(cli.StoreText(err.Error(), u.o.Files.Name))
 }
 
-// reading limits how many pages read payloads or files at a time.
+// reading limits how many pages read payloads or files concurrently.
 func (u *UI) reading(ctx context.Context) (done func(), err error) { return place(ctx, u.heavy) }
 
-// place takes a place among few.
+// place acquires one of a few places.
 func place(ctx context.Context, among chan struct{}) (leave func(), err error) {
 	select {
 	case among <- struct{}{}:
@@ -426,7 +426,7 @@ func place(ctx context.Context, among chan struct{}) (leave func(), err error) {
 	}
 }
 
-// slowly is a page that reads payloads or files.
+// slowly returns the maker of a page that reads payloads or files.
 func (u *UI) slowly(make maker) maker {
 	return func(r *http.Request, s *snapshot) (*view, error) {
 		done, err := u.reading(r.Context())

@@ -79,16 +79,16 @@ func has(t *testing.T, where, text string, all ...string) {
 func TestPages(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
-	uitest.Until(t, "the file is read", func() bool { return strings.Contains(page(t, s, "/types/orders"), "void, which no reader sees") })
+	uitest.Until(t, "the file is read", func() bool { return strings.Contains(page(t, s, "/types/orders"), "void, which readers skip") })
 	for path, want := range map[string][]string{
 		"/types": {`<a href="/types/orders">orders</a>`, "node-1 pid 4711", "not drained", "drain paused", "limit 1,000", "failing", ">40<", `<b>9</b>`},
 		"/types/orders": {"epoch 11: 40 to 239, written by node-1 pid 4100", "epoch 14: 422 to 511", "declared gap before index 360", "orders@0002.fpl", "orders.fpl", "1 declared gap", "1 message put aside (dead letter)",
 			`class="void"`, `class="torn"`, "not acknowledged yet", `<a href="/types/orders/records/511">511</a>`, "<dt>limit</dt><dd>1,000 messages</dd>", "<b>holds it</b> node-1 pid 4711", "<b>stopping</b> node-2 pid 812"},
 		"/types/payments":            {"The file is at node-2:/srv/fencepost, and this program reads node-1:/srv/fencepost", "181,204", "<dt>dead letters</dt><dd><a href=\"/dead?type=payments\">1</a>"},
 		"/types/returns":             {"There is no file yet", "No worker serves this type", "Nothing is pending"},
-		"/types/orders/records":      {"462 to 511 of 512", "before these"},
+		"/types/orders/records":      {"462 to 511 of 512", `rel="prev">older<`},
 		"/types/orders/records/361":  {"epoch of its writer", "Record <span", "previous record", "next record"},
-		"/types/orders/records/360":  {"behind a declared gap"},
+		"/types/orders/records/360":  {"after a declared gap"},
 		"/types/orders/records/421":  {"put aside (dead letter)"},
 		"/types/invoices/pending":    {"40 pending", "c-16"},
 		"/dead":                      {"connection refused …", ">payments</a>", ">5<"},
@@ -136,7 +136,7 @@ func TestRecordsAreFound(t *testing.T) {
 	has(t, "ID in hex", at(fmt.Sprintf("%x", parsed[:])), "is record 100")
 	has(t, "time", at(parsed.Time().Format(time.RFC3339Nano)), "Record 100 is the first")
 	has(t, "another ID", at(e.Dead.String()), "No record has this ID")
-	has(t, "the future", at("2999-01-01T00:00:00Z"), "No record is as late")
+	has(t, "the future", at("2999-01-01T00:00:00Z"), "All records are from before")
 	has(t, "behind the end", at("512"), "There is no record 512 yet")
 }
 
@@ -548,7 +548,7 @@ func TestTenThousandTypes(t *testing.T) {
 	}
 	has(t, "the last page", page(t, s, "/types?page=200"), "9,951–10,000 of 10,000", "type-09999")
 	has(t, "behind the last page", page(t, s, "/types?page=999"), "type-09999")
-	has(t, "filtered", page(t, s, "/types?q=0777"), "type-00777", "type-07770", "Nobody drains <b>2</b>")
+	has(t, "filtered", page(t, s, "/types?q=0777"), "type-00777", "type-07770", "Not drained <b>2</b>")
 	has(t, "by backlog", page(t, s, "/types?state=backlog&sort=backlog&page=2"), "51–100 of 100", "state=backlog")
 	if body := page(t, s, "/types?q=zzz"); !strings.Contains(body, "No type matches") {
 		t.Error(body)

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	lookTimeout = 10 * time.Second // of looking at everything once
-	nobodyLooks = time.Minute      // after the last request nothing is asked any more
+	lookTimeout = 10 * time.Second // bounds the queries for one snapshot
+	nobodyLooks = time.Minute      // this long after the last request, the watcher stops querying
 )
 
-// snapshot is the state at one time. It is not changed once it is made.
+// snapshot is the state at one time. It is immutable.
 type snapshot struct {
 	at      time.Time // by this machine's clock
-	now     time.Time // by the server's
+	now     time.Time // by the server's clock
 	types   []typeState
 	members []queue.Member
 	locks   []lock.Record
@@ -43,16 +43,16 @@ type typeState struct {
 	rates    []float64
 	lock     lock.Record
 	settings queue.Settings
-	failing  string // what keeps a worker from draining it
+	failing  string // the error that keeps a worker from draining it
 	held     bool
 	silent   bool          // its holder has not renewed for a whole lease
-	renewed  time.Duration // ago
+	renewed  time.Duration // how long ago the holder renewed the lock
 }
 
-// fileEntry is what the registry says of a type's file.
+// fileEntry is the registry's entry of a type's file.
 type fileEntry struct {
 	queue.RegistryEntry
-	known   bool // it was asked
+	known   bool // the registry was queried
 	there   bool
 	damaged string
 }
@@ -66,7 +66,7 @@ func (s *snapshot) typ(name string) *typeState {
 	return &s.types[i]
 }
 
-// watcher looks at the backend for all viewers together, and only while there are any.
+// watcher queries the backend once for all viewers, and only while there are any.
 type watcher struct {
 	b      *fencepost.Backend
 	every  time.Duration
@@ -75,18 +75,18 @@ type watcher struct {
 
 	mu      sync.Mutex
 	last    *snapshot
-	failed  error         // the last look; nil if it succeeded
-	tried   time.Time     // when it ended
-	changed chan struct{} // closed after the look under way
-	wanted  time.Time     // when somebody wanted to know last
+	failed  error         // error of the last look; nil if it succeeded
+	tried   time.Time     // when the last look ended
+	changed chan struct{} // closed after the current look
+	wanted  time.Time     // when a snapshot was last requested
 	wake    chan struct{}
 
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// source is what the sampler asks. With the backlog of a type it asks for the entry of its file, so that both are as fresh, and as
-// cheap for the server.
+// source is the queue of the sampler. With the backlog of a type it also reads the entry of its file, so that both are equally fresh, and
+// the sampler limits the queries for both.
 type source struct {
 	queue.Queue
 	mu    sync.Mutex
@@ -131,7 +131,7 @@ func (s *source) keep(types []string) {
 	s.files, s.rings = files, rings
 }
 
-// fill adds what is known of the type's file.
+// fill adds the known state of the type's file.
 func (s *source) fill(t *typeState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func newWatcher(b *fencepost.Backend, every time.Duration, most int) *watcher {
 	return w
 }
 
-// close ends the looking, and waits for it.
+// close stops the watcher, and waits for it.
 func (w *watcher) close() {
 	w.cancel()
 	<-w.done
@@ -187,15 +187,15 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// idle tells whether nobody has wanted to know anything for a while.
+// idle reports whether no snapshot was requested for nobodyLooks.
 func (w *watcher) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return time.Since(w.wanted) > nobodyLooks
 }
 
-// current returns the last snapshot, nil if there is none, and why it is not fresher, if it is not. next is closed when there is something newer.
-// It waits for the first look, and for a fresh one where nobody has looked for a while.
+// current returns the last snapshot, nil if there is none, and the error that prevents a fresher one, if any. next is closed after the next look.
+// It waits for the first look, and for a fresh one after a pause.
 func (w *watcher) current(ctx context.Context) (s *snapshot, next <-chan struct{}, failed error) {
 	stale := max(3*w.every, lookTimeout)
 	for {
@@ -221,7 +221,7 @@ func (w *watcher) current(ctx context.Context) (s *snapshot, next <-chan struct{
 	}
 }
 
-// look asks the server about everything once.
+// look queries the server once and returns a snapshot.
 func (w *watcher) look(ctx context.Context) (*snapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("%s did not answer within %v", w.b.Name, lookTimeout))
 	defer cancel()
@@ -262,7 +262,7 @@ func (w *watcher) look(ctx context.Context) (*snapshot, error) {
 	return s, nil
 }
 
-// describe tells whether somebody holds the type, and renews its lock.
+// describe sets whether the type is held, and whether its holder renews the lock.
 func (t *typeState) describe(now time.Time) {
 	t.held = t.lock.Held()
 	if holds := t.lock.Holds(); len(holds) > 0 && !t.lock.At.IsZero() {

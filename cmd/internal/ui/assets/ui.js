@@ -1,9 +1,9 @@
-// Keeps an open page true: the server sends the page again whenever it has changed, and what differs is replaced.
+// Keeps an open page up to date: the server sends the page again whenever it has changed, and this replaces the parts that differ.
 'use strict';
 (() => {
   const live = document.getElementById('live');
   const state = document.getElementById('state');
-  const silence = 20000; // ms without a word from the server; it says something every 5 s
+  const silence = 20000; // ms without an event from the server, which sends one at least every 5 s
   let source = null, retry = 0, heard = 0;
 
   function tell(name, text) {
@@ -33,17 +33,17 @@
     };
     source.onerror = () => {
       tell('lost', 'not connected, trying again');
-      // After an answer that is none the browser gives up by itself.
+      // After a response that is not an event stream, the browser does not reconnect.
       if (source && source.readyState === EventSource.CLOSED) { close(); retry = setTimeout(open, 2000); }
     };
   }
 
   function watch() {
-    if ('still' in live.dataset) return; // it shows one time, and what is written into it stays
+    if ('still' in live.dataset) return; // the page is not updated, so the user's input in it stays
     if (document.hidden) { close(); tell('paused', 'paused'); } else open();
   }
 
-  // morph makes a node like another one. What stays the same is not touched, so focus, selection and scrolling stay.
+  // morph makes a node equal to another one. It does not touch the parts that are equal, so they keep focus, selection and scroll position.
   function morph(have, want) {
     if (have.nodeType !== Node.ELEMENT_NODE) {
       if (have.data !== want.data) have.data = want.data;

@@ -22,13 +22,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Hostile has what a browser or a reader could be deceived with: markup that would run, and characters that reorder and hide.
+// Hostile contains text that could deceive a browser or a reader: markup that would run, and characters that reorder or hide text.
 const (
 	Hostile = markup + "\x1b[31m\u202egpj.exe\u2066\u200b\x00'"
 	markup  = `"><script>window.hurt=1</script><img src=x onerror="window.hurt=2">`
 )
 
-// Until waits for something that others bring about.
+// Until waits, for up to a minute, until done returns true.
 func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -42,7 +42,7 @@ func Until(t testing.TB, what string, done func() bool) {
 type Estate struct {
 	Backend *fencepost.Backend
 	Dir     string
-	Place   string // of the directory, as the registry has it
+	Place   string // of the directory, as in the registry
 	Large   queue.ID
 	Dead    queue.ID // of the hostile dead letter
 }
@@ -104,7 +104,7 @@ func New(t testing.TB) *Estate {
 		one.Acquire(waiting, "report/7", lock.WithFair(), lock.WithWhy("weekly report"))
 	}()
 	t.Cleanup(func() { stop(); <-queued })
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it stands in line
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it waits in line
 		if r, ok := locks.Get("report/7"); ok && len(r.Queue) > 0 {
 			break
 		}
@@ -213,7 +213,7 @@ func (e *Estate) files(t testing.TB) {
 	check(t, err)
 }
 
-// litter leaves at the end of a file what a writer leaves that dies.
+// litter appends to a file what a dying writer leaves.
 func (e *Estate) litter(t testing.TB, path string, n int) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
@@ -223,7 +223,7 @@ func (e *Estate) litter(t testing.TB, path string, n int) {
 	check(t, f.Close())
 }
 
-// Grow appends to the file, as a worker does, and tells the registry.
+// Grow advances the durable index of orders in the registry, as if a worker had appended records.
 func (e *Estate) Grow(t testing.TB, records int) {
 	t.Helper()
 	ctx := context.Background()
@@ -234,15 +234,15 @@ func (e *Estate) Grow(t testing.TB, records int) {
 	check(t, err)
 }
 
-// Options are those of a UI of the estate.
+// Options returns options for a UI of the estate.
 func (e *Estate) Options() ui.Options {
 	return ui.Options{Backend: e.Backend, Files: chain.Files{Dir: e.Dir, Place: e.Place}, Refresh: 500 * time.Millisecond, CountUpTo: 10_000, Log: zerolog.Nop()}
 }
 
-// File is the path of the newest file of orders.
+// File returns the path of the newest file of orders.
 func (e *Estate) File() string { return filepath.Join(e.Dir, storage.GenerationName("orders", 2)) }
 
-// Locks are the names of all locks.
+// Locks returns the names of all locks.
 func (e *Estate) Locks() (names []string) {
 	records, err := e.Backend.Locker.List(context.Background())
 	if err != nil {
