@@ -77,7 +77,7 @@ func TestConformFindsLiars(t *testing.T) {
 		rounds int
 		says   []string
 	}{
-		"new IDs":     {everyFault, []string{"times, as", "was sent before the server had confirmed what is before it"}},
+		"new IDs":     {everyFault, []string{"times, as", "was sent before the server had confirmed earlier ones"}},
 		"no majority": {1, []string{`has the write concern {"w":1}`}},
 		"too early":   {1, []string{"before the server had confirmed that it is stored", "was not rejected, although publishing was paused", "while its backlog limit was 5"}},
 	} {

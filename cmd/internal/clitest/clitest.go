@@ -34,7 +34,7 @@ func Documents(t testing.TB, top string, newRoot func() *cobra.Command, atLeast 
 	}
 }
 
-// CheckDocument returns how many command lines of a program a Markdown document has, and what is wrong with which. It checks
+// CheckDocument returns how many command lines of a program a Markdown document has, and their errors. It checks
 // the lines that start with "$ " in fenced code blocks, and each command of a pipeline or a list in them. It finds a program
 // in a container after docker … exec and kubectl exec … --. newRoot returns the program's root command.
 func CheckDocument(file string, newRoot func() *cobra.Command) (checked int, problems []string, err error) {
@@ -110,8 +110,8 @@ func argsOf(words []string, program string) ([]string, bool) {
 	return nil, false
 }
 
-// commands splits a line of shell at pipes and separators, and those into words, without redirections and comments. It knows
-// quotes, and nothing else that a document had better not use.
+// commands splits a shell line into commands at pipes and separators, and the commands into words, without redirections and comments. Of the
+// shell's other syntax it knows only quotes: documents should not use more.
 func commands(line string) (list [][]string) {
 	var words []string
 	var word strings.Builder

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Pipes is a listener without a network: its connections hold nothing, and in a synctest bubble their deadlines are those of its time.
+// Pipes is a listener without a network: its connections buffer nothing, and in a synctest bubble their deadlines use the bubble's clock.
 type Pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}

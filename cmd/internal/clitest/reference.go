@@ -18,10 +18,10 @@ func Reference(t testing.TB, file string, root *cobra.Command) {
 	generated.Part(t, file, root.Name(), reference(root))
 }
 
-// reference describes a program in Markdown: what its commands have in common, then each of them.
+// reference describes a program in Markdown: each of its commands, then the flags that they have in common.
 func reference(root *cobra.Command) string {
 	commands := documented(root)
-	// Of each flag the form that most commands have is common, if several have it.
+	// The most frequent form of each flag is common, if several commands have it.
 	count, usual := map[string]int{}, map[string]string{}
 	for _, cmd := range commands {
 		for _, row := range flagRows(cmd) {
@@ -78,7 +78,7 @@ func reference(root *cobra.Command) string {
 	return b.String()
 }
 
-// documented returns a command and those below it.
+// documented returns a command and its subcommands, recursively.
 func documented(cmd *cobra.Command) (all []*cobra.Command) {
 	if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
 		return nil
@@ -90,7 +90,7 @@ func documented(cmd *cobra.Command) (all []*cobra.Command) {
 	return all
 }
 
-// prose makes Markdown of the text of a --help. Exit codes are explained once for all programs.
+// prose converts a help text to Markdown. Exit codes are explained once for all programs.
 func prose(help string) string {
 	text, codes, found := strings.Cut(help, cli.ExitHelp)
 	var b strings.Builder
@@ -116,10 +116,10 @@ func unindent(text string) string {
 }
 
 type flagRow struct {
-	name, text string // with its dashes, and between bars
+	name, text string // the flag with its dashes, and its table row
 }
 
-// flagRows returns the flags that are a command's own.
+// flagRows returns the local flags of a command.
 func flagRows(cmd *cobra.Command) (rows []flagRow) {
 	cell := strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`)
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {

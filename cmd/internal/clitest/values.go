@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// wrongValues are what each type of flag refuses. Flags of other types are texts, which each program checks itself.
+// wrongValues are values that each type of flag refuses. Flags of other types are strings, which each program checks itself.
 var wrongValues = map[string][]string{
 	"int":      {"x", "", "-1", "1.5", "99999999999999999999"},
 	"uint64":   {"x", "", "-1", "1.5", "99999999999999999999"},
@@ -27,8 +27,8 @@ var wrongValues = map[string][]string{
 }
 
 // WrongValues gives every flag of every command wrong values, on the command line, by its environment variable and in the configuration file,
-// and fails the test unless each is a usage error that names the flag and the value in plain words. arguments are what a command needs, by its
-// path, as in "producer publish". newRoot returns the program's root command.
+// and fails the test unless each is a usage error that names the flag and the value in plain words. arguments has the arguments that a command
+// requires, by its path, as in "producer publish". newRoot returns the program's root command.
 func WrongValues(t *testing.T, newRoot func() *cobra.Command, arguments map[string]string) {
 	t.Helper()
 	t.Chdir(t.TempDir())

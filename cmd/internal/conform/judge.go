@@ -15,7 +15,7 @@ import (
 
 // entry is a message in a file.
 type entry struct {
-	line *line // nil: it is none of ours
+	line *line // nil: no line of this test
 	id   queue.ID
 }
 
@@ -64,22 +64,22 @@ func readFile(ctx context.Context, dir, typ string, lines []*line, v *violations
 	return entries, nil
 }
 
-// compare judges that a message is in the file as it was given.
+// compare checks that a message in the file equals its line.
 func (l *line) compare(payload []byte, headers map[string]string, v *violations) {
 	want := maps.Clone(l.headers)
 	if l.key != "" {
 		want[queue.KeyHeader] = l.key
 	}
 	if !bytes.Equal(payload, l.payload) || !maps.Equal(headers, want) {
-		v.add("%v has another payload or other headers in the file than in the line", l)
+		v.add("%v has a different payload or different headers in the file", l)
 	}
 }
 
-// judgeLines judges what the program said of its lines by what is in the files.
+// judgeLines checks the outcomes that the program reported against the files.
 func judgeLines(lines []*line, files map[string][]entry, v *violations) {
 	places := map[*line][]entry{}
 	for typ, entries := range files {
-		last := map[int]*line{} // of each run, the last confirmed one
+		last := map[int]*line{} // the last confirmed line of each run
 		for _, e := range entries {
 			l := e.line
 			if l == nil {
@@ -89,29 +89,29 @@ func judgeLines(lines []*line, files map[string][]entry, v *violations) {
 				continue
 			}
 			if before := last[l.run]; before != nil && before.n > l.n {
-				v.add("type %s: line %d is behind line %d in the file; the program published them the other way round", typ, l.n, before.n)
+				v.add("type %s: line %d is after line %d in the file; the program was given them in the opposite order", typ, l.n, before.n)
 			}
 			last[l.run] = l
 		}
 	}
-	keyed := map[string][]*line{} // confirmed, by type and key
+	keyed := map[string][]*line{} // confirmed lines, by type and key
 	for _, l := range lines {
 		there := places[l]
 		if len(there) > 1 {
-			v.add("%v is in the file %d times, as %v and %v; an unclear answer is followed by the same documents under the same IDs", l, len(there), there[0].id, there[1].id)
+			v.add("%v is in the file %d times, as %v and %v; after an unclear response, repeat the same documents under the same IDs", l, len(there), there[0].id, there[1].id)
 		}
 		switch {
 		case l.refuse != "" && l.said != rejected && l.said != nothing:
 			v.add("%v was not rejected, although %s", l, l.refuse)
 		case l.said == rejected && len(there) > 0:
-			v.add("%v was rejected, and is in the file as %v", l, there[0].id)
+			v.add("%v was rejected, but is in the file as %v", l, there[0].id)
 		case l.said == ok && l.key != "":
 			keyed[l.typ+"/"+l.key] = append(keyed[l.typ+"/"+l.key], l)
 		case l.said == ok && len(there) == 0:
-			v.add("%v was confirmed as %v, and is not in the file", l, l.id)
+			v.add("%v was confirmed as %v, but is not in the file", l, l.id)
 		}
 		if len(there) > 0 && !l.id.IsZero() && there[0].id != l.id {
-			v.add("%v is in the file as %v, and the program said %v", l, there[0].id, l.id)
+			v.add("%v is in the file as %v, but the program said %v", l, there[0].id, l.id)
 		}
 	}
 	for _, same := range keyed {
@@ -125,11 +125,11 @@ func judgeLines(lines []*line, files map[string][]entry, v *violations) {
 	}
 }
 
-// totals counts what was said.
+// totals counts the reported outcomes.
 func totals(lines []*line) string {
 	var by [rejected + 1]int
 	for _, l := range lines {
 		by[l.said]++
 	}
-	return fmt.Sprintf("%d lines: %d ok, %d rejected, %d unknown, %d without an answer", len(lines), by[ok], by[rejected], by[unknown], by[nothing])
+	return fmt.Sprintf("%d lines: %d ok, %d rejected, %d unknown, %d without an outcome", len(lines), by[ok], by[rejected], by[unknown], by[nothing])
 }

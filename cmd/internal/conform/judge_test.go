@@ -117,10 +117,10 @@ func TestFilesAreJudged(t *testing.T) {
 		"as it should be":            {[]line{one, two}, []place{{1, 1}, {2, 2}}, ""},
 		"missing":                    {[]line{one, two}, []place{{1, 1}}, "line 2 (type t, run 1) was confirmed"},
 		"twice":                      {[]line{one, two}, []place{{1, 1}, {2, 2}, {2, 3}}, "is in the file 2 times"},
-		"order":                      {[]line{one, two}, []place{{2, 2}, {1, 1}}, "the other way round"},
+		"order":                      {[]line{one, two}, []place{{2, 2}, {1, 1}}, "in the opposite order"},
 		"order of two runs":          {[]line{one, {n: 2, run: 2, typ: "t", said: ok, id: id(2)}}, []place{{2, 2}, {1, 1}}, ""},
 		"another ID":                 {[]line{one}, []place{{1, 7}}, "the program said"},
-		"rejected, and there":        {[]line{saying(one, rejected)}, []place{{1, 1}}, "was rejected, and is in the file"},
+		"rejected, and there":        {[]line{saying(one, rejected)}, []place{{1, 1}}, "was rejected, but is in the file"},
 		"rejected":                   {[]line{saying(one, rejected)}, nil, ""},
 		"unknown, and there":         {[]line{saying(one, unknown)}, []place{{1, 1}}, ""},
 		"unknown, and not":           {[]line{saying(one, unknown)}, nil, ""},
@@ -149,7 +149,7 @@ func TestFilesAreJudged(t *testing.T) {
 	l.compare([]byte("x"), map[string]string{"line": "1", queue.KeyHeader: "k"}, v)
 	expect(t, "the same", v, "")
 	l.compare([]byte("x"), map[string]string{"line": "1"}, v)
-	expect(t, "no key", v, "other headers")
+	expect(t, "no key", v, "different headers")
 }
 
 func TestAnswersAreParsed(t *testing.T) {

@@ -20,18 +20,18 @@ import (
 // line is one message that the program is told to publish.
 type line struct {
 	n       int
-	run     int // of the program
+	run     int // the run of the program that got it
 	typ     string
 	payload []byte
 	headers map[string]string
 	key     string
-	refuse  string // why it has to be rejected; "" if not
+	refuse  string // why it must be rejected; "" if it need not be
 
 	said status
 	id   queue.ID // if said is ok, or unknown with an ID
 }
 
-// status is what the program said of a line.
+// status is the outcome that the program reported for a line.
 type status int
 
 const (
@@ -43,10 +43,10 @@ const (
 
 func (l *line) String() string { return fmt.Sprintf("line %d (type %.20s, run %d)", l.n, l.typ, l.run) }
 
-// lineHeader is the header by which a message is recognised in a file.
+// lineHeader is the header that identifies a message in a file.
 const lineHeader = "line"
 
-// input is the line as the program reads it.
+// input returns the line as the program reads it.
 func (l *line) input() []byte {
 	text, err := json.Marshal(struct {
 		Line    int               `json:"line"`
@@ -56,7 +56,7 @@ func (l *line) input() []byte {
 		Key     string            `json:"key,omitempty"`
 	}{l.n, l.typ, l.payload, l.headers, l.key})
 	if err != nil {
-		panic(err) // there is nothing in it that cannot be encoded
+		panic(err) // all fields can be encoded
 	}
 	return append(text, '\n')
 }
@@ -65,19 +65,19 @@ func (l *line) input() []byte {
 type program struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
-	input chan []byte   // what to write, so that a program that does not read holds nobody up
-	done  chan struct{} // closed when it has ended
-	ended error         // then
+	input chan []byte   // lines to write; buffered, so that a program that does not read does not block the test
+	done  chan struct{} // closed after it has ended
+	ended error         // the error of Wait; valid after done is closed
 	log   *lastBytes
 	once  sync.Once
 }
 
-// startProgram starts a command. said is called with each line that it prints.
+// startProgram starts a command. It calls said with each line that the program prints.
 func startProgram(command []string, url string, said func(text string)) (*program, error) {
 	p := &program{cmd: exec.Command(command[0], command[1:]...), input: make(chan []byte, 1<<16), done: make(chan struct{}), log: &lastBytes{}}
 	p.cmd.Env = append(os.Environ(), "FENCEPOST_URL="+url)
 	p.cmd.Stderr = p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal from the terminal is for the judge, and a kill for all of the program
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals from the terminal reach only conform, and kill reaches the program's children
 	p.cmd.WaitDelay = 5 * time.Second
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -97,7 +97,7 @@ func startProgram(command []string, url string, said func(text string)) (*progra
 			}
 		}
 		p.in.Close()
-		for range p.input { // until nobody writes any more
+		for range p.input { // until closeInput
 		}
 	}()
 	go func() {
@@ -105,7 +105,7 @@ func startProgram(command []string, url string, said func(text string)) (*progra
 		for s.Scan() {
 			said(s.Text())
 		}
-		_, _ = io.Copy(io.Discard, out) // a line that is too long; its answer is missed
+		_, _ = io.Copy(io.Discard, out) // a line that is too long; its outcome will be missing
 		p.ended = p.cmd.Wait()
 		close(p.done)
 	}()
@@ -115,7 +115,7 @@ func startProgram(command []string, url string, said func(text string)) (*progra
 // closeInput tells the program that there are no more lines.
 func (p *program) closeInput() { p.once.Do(func() { close(p.input) }) }
 
-// kill ends the program and what it has started, at once.
+// kill kills the program and its children.
 func (p *program) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 // answer is one line that the program printed.
@@ -157,7 +157,7 @@ func parseAnswer(text string) (a answer, err error) {
 	return a, nil
 }
 
-// lastBytes keeps the end of what is written to it.
+// lastBytes keeps the last lastBytesMost bytes written to it.
 type lastBytes struct {
 	mu  sync.Mutex
 	buf []byte

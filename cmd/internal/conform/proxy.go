@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongowire"
 )
 
-// proxy is the way of a program to the server. Everything passes, and inserts are recorded, until a fault is armed: then the next inserts meet it.
+// proxy connects a program to the server. It forwards everything and records inserts. An armed fault affects the next inserts.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -18,32 +18,32 @@ type proxy struct {
 
 	mu    sync.Mutex
 	armed fault
-	left  int // inserts that it is for
+	left  int // how many more inserts it affects
 	hit   chan struct{}
-	stall time.Time // nothing passes before
-	cut   time.Time // nobody can connect before
+	stall time.Time // nothing is forwarded before this time
+	cut   time.Time // connections are refused before this time
 	conns map[*conn]bool
 }
 
 // fault is what happens to an insert.
 type fault struct {
 	what fate
-	last time.Duration // of a stall, a cut, a delay
-	then func()        // of a kill
+	last time.Duration // duration of a stall, a cut or a delay
+	then func()        // kills the program
 }
 
-// fate is what becomes of an insert.
+// fate is the kind of a fault.
 type fate int
 
 const (
 	passes      fate = iota
-	loseAnswer       // it is carried out, the connection is reset instead of the answer
+	loseAnswer       // the insert is executed, but the connection is reset instead of a response
 	loseRequest      // the connection is reset
-	late             // the connection is reset, and the server gets it after a while
-	stall            // nothing passes for a while
-	cut              // all connections are reset, and nobody can connect for a while
-	killBefore       // the program is killed, and the server does not get it
-	killAfter        // the program is killed, and the server gets it
+	late             // the connection is reset, and the server gets the insert after a while
+	stall            // nothing is forwarded for a while
+	cut              // all connections are reset, and new ones are refused for a while
+	killBefore       // the program is killed, and the server does not get the insert
+	killAfter        // the program is killed, and the server gets the insert
 )
 
 // conn is one connection through the proxy.
@@ -56,12 +56,12 @@ type conn struct {
 	pending map[uint32]request
 }
 
-// request is one that waits for its answer.
+// request is a request that waits for its response.
 type request struct {
 	insert *insertion
-	reads  bool // messages, with read concern majority
-	asks   bool // for settings
-	lose   bool // its answer
+	reads  bool // it reads messages, with read concern majority
+	asks   bool // it reads settings
+	lose   bool // its response is lost
 }
 
 func newProxy(target string, r *record) (*proxy, error) {
@@ -76,7 +76,7 @@ func newProxy(target string, r *record) (*proxy, error) {
 
 func (p *proxy) addr() string { return p.listener.Addr().String() }
 
-// close ends all connections, and waits for requests that are late.
+// close ends all connections, and waits for late requests.
 func (p *proxy) close() {
 	close(p.closed)
 	p.listener.Close()
@@ -84,7 +84,7 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
-// arm lets the next inserts meet a fault.
+// arm sets a fault for the next inserts. hit is closed when the last of them arrives.
 func (p *proxy) arm(f fault, inserts int) (hit <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *proxy) arm(f fault, inserts int) (hit <-chan struct{}) {
 	return p.hit
 }
 
-// disarm ends all faults, also stalls and cuts that last.
+// disarm ends all faults, including current stalls and cuts.
 func (p *proxy) disarm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *proxy) connect(client *net.TCPConn) {
 	p.mu.Unlock()
 }
 
-// requests carries what the program sends.
+// requests forwards the requests of the program.
 func (p *proxy) requests(c *conn) {
 	defer c.close()
 	for {
@@ -172,7 +172,7 @@ func (p *proxy) requests(c *conn) {
 		}
 		m := wireMessage(message)
 		if m.compressed() {
-			p.record.add("the program compresses its messages, so they cannot be judged; leave compressors out of what it connects with")
+			p.record.add("the program compresses its messages, so they cannot be judged; connect without compressors")
 		}
 		req := parseRequest(m)
 		if req.asks {
@@ -221,7 +221,7 @@ func (p *proxy) requests(c *conn) {
 	}
 }
 
-// meet tells which fault an insert meets.
+// meet returns the fault for an insert.
 func (p *proxy) meet() fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,7 +234,7 @@ func (p *proxy) meet() fault {
 	return p.armed
 }
 
-// answers carries what the server answers.
+// answers forwards the responses of the server.
 func (p *proxy) answers(c *conn) {
 	defer c.close()
 	for {
@@ -253,7 +253,7 @@ func (p *proxy) answers(c *conn) {
 		case req.lose:
 			c.reset()
 			return
-		case req.insert != nil: // noted before the program can know it
+		case req.insert != nil: // recorded before the program can know it
 			p.record.stored(req.insert.stored(m), time.Now())
 		case req.asks:
 			if reply, _ := m.body(); succeeded(reply) {
@@ -268,7 +268,7 @@ func (p *proxy) answers(c *conn) {
 	}
 }
 
-// wait waits while nothing passes.
+// wait waits for the end of a stall.
 func (p *proxy) wait(c *conn) {
 	for {
 		p.mu.Lock()
@@ -280,18 +280,18 @@ func (p *proxy) wait(c *conn) {
 	}
 }
 
-// deliver breaks the program's end of a connection, and gives the server the request after a while.
+// deliver resets the program's end of a connection, and sends the request to the server after a while.
 func (p *proxy) deliver(c *conn, m wireMessage, after time.Duration) {
 	_ = c.client.SetLinger(0)
 	c.client.Close()
 	sleep(after, p.closed)
 	_ = c.server.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err := c.server.Write(m); err == nil {
-		sleep(30*time.Second, c.done) // until it is answered
+		sleep(30*time.Second, c.done) // until the response arrives
 	}
 }
 
-// sleep waits for d, or less if done is closed: then it returns false.
+// sleep waits for d. It returns false early if done is closed.
 func sleep(d time.Duration, done <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

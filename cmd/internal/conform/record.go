@@ -14,7 +14,7 @@ import (
 // numberPause is how long after its last stored message a publisher waits before it publishes under another producer number: see docs/protocol.md.
 const numberPause = 45 * time.Second
 
-// violations are rules that were broken.
+// violations collects broken rules.
 type violations struct {
 	mu    sync.Mutex
 	texts []string // each once
@@ -22,7 +22,7 @@ type violations struct {
 	count int
 }
 
-const maxOfRule = 3 // reported violations of a rule; the others are counted
+const maxOfRule = 3 // reported violations per rule; the others are only counted
 
 func (v *violations) add(format string, args ...any) {
 	v.mu.Lock()
@@ -43,24 +43,24 @@ func (v *violations) all() (texts []string, count int) {
 	return slices.Clone(v.texts), v.count
 }
 
-// record is what a program has sent to the collection messages, and what the server has told it, as far as that came through.
+// record holds what a program has sent to the collection messages, and the responses of the server that reached it.
 type record struct {
 	*violations
 
 	mu      sync.Mutex
 	run     int                // of the program, counted from 1
 	docs    map[string]*sent   // by key
-	streams map[stream]*series // all there have been
+	streams map[stream]*series // all streams so far
 	current map[int]map[string]stream
-	types   map[string]int // documents
+	types   map[string]int // number of documents
 	asked   map[int]knows  // by run
-	changed chan struct{}  // closed and renewed when something was sent
+	changed chan struct{}  // closed and replaced when something was sent
 }
 
-// sent is a document.
+// sent is a document that was sent.
 type sent struct {
 	sum    [sha256.Size]byte
-	stored bool // and the program was told so
+	stored bool // it is stored, and a response has told the program so
 }
 
 // stream is the messages of a type under one producer number.
@@ -69,11 +69,11 @@ type stream struct {
 	producer uint64
 }
 
-// series is what a stream has sent.
+// series holds the messages that were sent in a stream.
 type series struct {
 	last     queue.ID
-	unstored map[string]bool // keys of which the program was not told that they are stored
-	storedAt time.Time       // when it was told last
+	unstored map[string]bool // keys of messages that no response has confirmed as stored
+	storedAt time.Time       // when a response last confirmed one
 }
 
 func newRecord(v *violations) *record {
@@ -81,30 +81,30 @@ func newRecord(v *violations) *record {
 		changed: make(chan struct{})}
 }
 
-// knows is what a run knows of the settings of types.
+// knows says whether a run has read the settings of types.
 type knows int
 
 const (
 	neverAsked knows = iota
-	noAnswer         // to what it asked: then it goes on with what it knew
+	noAnswer         // it asked without a response, so it continues with the settings that it knew
 	answered
 )
 
-// settings notes that the program asks for settings, or was answered.
+// settings records that the program reads settings, or got a response.
 func (r *record) settings(k knows) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked[r.run] = max(r.asked[r.run], k)
 }
 
-// knows tells what the present run knows of the settings.
+// knows returns whether the current run has read the settings.
 func (r *record) knows() knows {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.asked[r.run]
 }
 
-// began notes that the program was started again.
+// began records that the program was started.
 func (r *record) began() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,16 +112,16 @@ func (r *record) began() {
 	r.current[r.run] = map[string]stream{}
 }
 
-// insert judges an insert.
+// insert checks an insert.
 func (r *record) insert(in *insertion, now time.Time) {
 	if in.unordered {
-		r.add("an insert has ordered: false; what is visible of a producer number must be its first messages at every instant: insert in order")
+		r.add("an insert has ordered: false; the visible messages of a producer number must always be its first ones: insert in order")
 	}
 	if in.relaxed != "" {
-		r.add("an insert has the write concern %s, want {w: \"majority\", j: true}: a confirmed message is lost in a fail-over otherwise", in.relaxed)
+		r.add("an insert has the write concern %s, want {w: \"majority\", j: true}: otherwise a fail-over can lose a confirmed message", in.relaxed)
 	}
 	if in.retryable {
-		r.add("an insert has a txnNumber: switch the driver's own retries off (retryWrites=false), or a refusal may be the answer to the second of two attempts")
+		r.add("an insert has a txnNumber: switch off the driver's own retries (retryWrites=false), or a refusal may be the response to the second of two attempts")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,11 +132,11 @@ func (r *record) insert(in *insertion, now time.Time) {
 	r.changed = make(chan struct{})
 }
 
-// document judges one document of an insert; before are those in front of it. r.mu is held.
+// document checks one document of an insert; before are the keys of the documents before it. r.mu is held.
 func (r *record) document(key string, sum [sha256.Size]byte, before []string, now time.Time) {
 	if d := r.docs[key]; d != nil {
 		if d.sum != sum {
-			r.add("another document was sent under the _id %q; a repetition sends the same bytes", key)
+			r.add("a different document was sent under the _id %q; a repetition must send the same bytes", key)
 		}
 		return
 	}
@@ -163,8 +163,8 @@ func (r *record) document(key string, sum [sha256.Size]byte, before []string, no
 	}
 	for other := range s.unstored {
 		if !slices.Contains(before, other) {
-			r.add("type %s, producer number %016x: number %d was sent before the server had confirmed what is before it; after an unclear answer repeat the same "+
-				"documents, and have one batch in flight", typ, at.producer, id.N())
+			r.add("type %s, producer number %016x: number %d was sent before the server had confirmed earlier ones; after an unclear response repeat the same "+
+				"documents, and have only one batch in flight", typ, at.producer, id.N())
 			break
 		}
 	}
@@ -172,7 +172,7 @@ func (r *record) document(key string, sum [sha256.Size]byte, before []string, no
 	s.unstored[key] = true
 }
 
-// newNumber judges that a program takes a producer number. r.mu is held.
+// newNumber checks that a program may use a new producer number. r.mu is held.
 func (r *record) newNumber(at stream, now time.Time) {
 	if old, ok := r.current[r.run][at.typ]; ok {
 		if s := r.streams[old]; !s.storedAt.IsZero() && now.Sub(s.storedAt) < numberPause {
@@ -183,7 +183,7 @@ func (r *record) newNumber(at stream, now time.Time) {
 	r.current[r.run][at.typ] = at
 }
 
-// stored notes that the program was told that documents are stored.
+// stored records that a response has told the program that documents are stored.
 func (r *record) stored(keys []string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,7 +201,7 @@ func (r *record) stored(keys []string, now time.Time) {
 	}
 }
 
-// isStored reports whether the program was told that a message is stored.
+// isStored reports whether a response has told the program that a message is stored.
 func (r *record) isStored(typ string, id queue.ID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *record) isStored(typ string, id queue.ID) bool {
 	return d != nil && d.stored
 }
 
-// count returns how many messages of a type were sent, and what is closed when there are more.
+// count returns how many messages of a type were sent, and a channel that is closed when more are sent.
 func (r *record) count(typ string) (int, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// values lets the program publish what is at the limits, and what is beyond them, without any fault.
+// values lets the program publish messages at the limits and beyond them, without faults.
 func (r *runner) values(ctx context.Context, _ string) error {
 	if err := r.start(); err != nil {
 		return err
 	}
 	many := map[string]string{}
-	for i := range queue.MaxHeaderCount - 1 { // lineHeader is one more
+	for i := range queue.MaxHeaderCount - 1 { // plus lineHeader
 		many[fmt.Sprintf("k%03d", i)] = "v"
 	}
 	var lines []*line
@@ -49,7 +49,7 @@ func (r *runner) values(ctx context.Context, _ string) error {
 	r.mu.Lock()
 	for _, l := range lines {
 		if l.refuse == "" && l.said != ok {
-			r.add("%v was not confirmed, although nothing is wrong with it and with the server", l)
+			r.add("%v was not confirmed, although it is valid and the server works", l)
 		}
 	}
 	r.mu.Unlock()
@@ -65,7 +65,7 @@ func with(headers map[string]string, k, v string) map[string]string {
 	return all
 }
 
-// kind is a fault, what to call it, and how many inserts in a row meet it at most.
+// kind is a fault with its name, and the most inserts in a row that it affects.
 type kind struct {
 	what fate
 	name string
@@ -78,19 +78,19 @@ var kinds = []kind{
 	{late, "late requests", 2},
 	{stall, "a stalled server", 1},
 	{cut, "an unreachable server", 1},
-	{killAfter, "a kill behind a request", 1},
+	{killAfter, "a kill after a request", 1},
 	{killBefore, "a kill before a request", 1},
 }
 
 const most = 40 // messages of a round
 
-// faults plays rounds, each with a fault.
+// faults runs rounds, each with a fault.
 func (r *runner) faults(ctx context.Context, _ string) error {
 	running := false
 	var order []int
 	for round := 1; round <= r.Rounds; round++ {
 		if len(order) == 0 {
-			order = r.rng.Perm(len(kinds)) // each of them, before one of them again
+			order = r.rng.Perm(len(kinds)) // every kind occurs before one is repeated
 		}
 		k := kinds[order[0]]
 		order = order[1:]
@@ -116,7 +116,7 @@ func (r *runner) faults(ctx context.Context, _ string) error {
 	return nil
 }
 
-// round feeds lines while a fault waits for their inserts. It tells whether the program is alive behind it.
+// round feeds lines while a fault is armed for their inserts. It returns whether the program is alive afterwards.
 func (r *runner) round(ctx context.Context, round int, k kind) (alive bool, err error) {
 	lines := make([]*line, 1+r.rng.IntN(most))
 	for i := range lines {

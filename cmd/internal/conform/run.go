@@ -16,15 +16,15 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// Options say how a publisher is judged.
+// Options configure the test of a publisher.
 type Options struct {
 	Command []string                 // the program
-	Backend *fencepost.Backend       // a database that nobody else uses
+	Backend *fencepost.Backend       // a database that no other program uses
 	Target  string                   // host and port of its server
-	Through func(addr string) string // its URL for a program that goes through a proxy at addr
-	Rounds  int                      // of faults
-	Seed    uint64                   // of what is published, and of the faults
-	Timeout time.Duration            // how long the program may take for its answers, and for its end
+	Through func(addr string) string // returns its URL through a proxy at addr
+	Rounds  int                      // rounds of faults
+	Seed    uint64                   // of the messages and the faults
+	Timeout time.Duration            // how long the program may take to report outcomes, and to end
 	Log     func(format string, args ...any)
 }
 
@@ -36,11 +36,11 @@ const (
 	typeLimited = "conform-limited"
 
 	limit     = 5                      // messages of typeLimited that may be pending
-	overLimit = 12                     // that are published
-	lookAgain = 500 * time.Millisecond // so long, at least, it is watched whether the limit holds
+	overLimit = 12                     // messages of typeLimited that are published
+	lookAgain = 500 * time.Millisecond // shortest time for which the limit is watched
 )
 
-// runner is one judgement.
+// runner is one test.
 type runner struct {
 	Options
 	*violations
@@ -53,16 +53,16 @@ type runner struct {
 	lines   []*line // by number, from 1; guarded by mu
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and renewed when the program said something
+	changed chan struct{} // closed and replaced when the program prints a line
 }
 
-// errBroken ends a judgement early: what is wrong is among the violations, and nothing more can be learned.
+// errBroken ends a test early: the defect is among the violations, and nothing more can be tested.
 var errBroken = errors.New("the program cannot be judged any further")
 
-// errSlow ends the draining: a server that is too busy, as a rule.
+// errSlow ends the draining, usually because the server is too busy.
 var errSlow = errors.New("the worker did not drain everything")
 
-// Run judges a publisher. It returns the rules that it broke, and how many times it broke one; err is about what kept Run from judging.
+// Run tests a publisher. It returns the rules that it broke, and the number of violations. err says why the test could not be completed.
 func Run(ctx context.Context, o Options) (broken []string, count int, err error) {
 	r := &runner{Options: o, violations: &violations{}, rng: rand.New(rand.NewPCG(o.Seed, 0)), changed: make(chan struct{})}
 	dir, err := os.MkdirTemp("", "fencepost-conform-")
@@ -80,7 +80,7 @@ func Run(ctx context.Context, o Options) (broken []string, count int, err error)
 		<-r.program.done
 	}
 	r.proxy.close()
-	if err == nil || errors.Is(err, errBroken) { // what is in the files is worth a look all the same
+	if err == nil || errors.Is(err, errBroken) { // the files are checked in any case
 		err = r.judge(ctx, dir)
 	}
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *runner) start() error {
 	return nil
 }
 
-// said notes what the program printed.
+// said records a line that the program printed.
 func (r *runner) said(run int, text string) {
 	a, err := parseAnswer(text)
 	r.mu.Lock()
@@ -124,7 +124,7 @@ func (r *runner) said(run int, text string) {
 		return
 	}
 	if a.line < 1 || a.line > len(r.lines) || r.lines[a.line-1].run != run || r.lines[a.line-1].said != nothing {
-		r.add("it printed %.80q, and no such line waits for its answer", text)
+		r.add("it printed %.80q, but no such line is waiting for its outcome", text)
 		return
 	}
 	l := r.lines[a.line-1]
@@ -134,7 +134,7 @@ func (r *runner) said(run int, text string) {
 	}
 }
 
-// newLine is a new line for the program.
+// newLine adds a new line for the program.
 func (r *runner) newLine(l line) *line {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +151,7 @@ func (r *runner) feed(lines ...*line) {
 	}
 }
 
-// await waits until a condition holds, the program has ended, or time is up; r.mu is held while it is asked.
+// await waits until a condition holds, the program has ended, or r.Timeout has passed. until is called with r.mu held.
 func (r *runner) await(ctx context.Context, until func() bool) (bool, error) {
 	timeout := time.NewTimer(r.Timeout)
 	defer timeout.Stop()
@@ -176,7 +176,7 @@ func (r *runner) await(ctx context.Context, until func() bool) (bool, error) {
 	}
 }
 
-// answered waits for the answers to lines.
+// answered waits for the outcomes of lines.
 func (r *runner) answered(ctx context.Context, lines []*line) error {
 	all, err := r.await(ctx, func() bool { return !slices.ContainsFunc(lines, func(l *line) bool { return l.said == nothing }) })
 	if all || err != nil {
@@ -185,7 +185,7 @@ func (r *runner) answered(ctx context.Context, lines []*line) error {
 	return r.silent(lines)
 }
 
-// silent says that the program did not answer.
+// silent adds the violation that the program reported no outcome.
 func (r *runner) silent(lines []*line) error {
 	how := fmt.Sprintf("within %v", r.Timeout)
 	select {
@@ -196,7 +196,7 @@ func (r *runner) silent(lines []*line) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.IndexFunc(lines, func(l *line) bool { return l.said == nothing })
-	r.add("the program did not answer %v %s; its last words on stderr: %q", lines[max(i, 0)], how, r.program.log.String())
+	r.add("the program reported no outcome of %v %s; its last output on stderr: %q", lines[max(i, 0)], how, r.program.log.String())
 	return errBroken
 }
 
@@ -214,7 +214,7 @@ func (r *runner) end(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if r.program.ended != nil {
-		r.add("the program ended with %v behind the end of its input, want exit code 0; its last words on stderr: %q", r.program.ended, r.program.log.String())
+		r.add("the program ended with %v after the end of its input, want exit code 0; its last output on stderr: %q", r.program.ended, r.program.log.String())
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func cause(err error) any {
 	return err
 }
 
-// settings checks that the program obeys what operators say about types.
+// settings checks that the program obeys the settings of types.
 func (r *runner) settings(ctx context.Context, dir string) error {
 	most, paused := limit, true
 	if _, err := r.Backend.Queue.PatchSettings(ctx, typeLimited, queue.SettingsPatch{MaxBacklog: &most}); err != nil {
@@ -246,7 +246,7 @@ func (r *runner) settings(ctx context.Context, dir string) error {
 	if err := r.answered(ctx, refused); err != nil {
 		return err
 	}
-	unread := r.record.knows() == noAnswer // a busy server: a publisher goes on without
+	unread := r.record.knows() == noAnswer // a busy server: a publisher continues without the settings
 	if !unread {
 		for _, l := range refused {
 			l.refuse = "publishing was paused for its type before the program was started"
@@ -261,7 +261,7 @@ func (r *runner) settings(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	// Now there is room, again and again.
+	// From here on a worker makes room repeatedly.
 	pool, err := r.pool(dir, false)
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (r *runner) settings(ctx context.Context, dir string) error {
 	return err
 }
 
-// full waits until as many messages are pending as the limit allows, and checks that no more are sent.
+// full waits until the backlog has reached the limit, and checks that no more messages are sent.
 func (r *runner) full(ctx context.Context, lines []*line) error {
 	timeout := time.NewTimer(r.Timeout)
 	defer timeout.Stop()
@@ -302,24 +302,24 @@ func (r *runner) full(ctx context.Context, lines []*line) error {
 			return context.Cause(ctx)
 		}
 	}
-	sleep(max(lookAgain, 3*time.Since(began)), ctx.Done()) // a program that does not stop sends more in that time
+	sleep(max(lookAgain, 3*time.Since(began)), ctx.Done()) // a program that ignores the limit sends more in that time
 	if n, _ := r.record.count(typeLimited); n > limit {
 		r.add("%d messages of type %s were sent while its backlog limit was %d and nothing was drained", n, typeLimited, limit)
 	}
 	return nil
 }
 
-// pool is a worker for all types.
+// pool returns a worker for all types.
 func (r *runner) pool(dir string, untilEmpty bool) (*worker.Pool, error) {
 	return worker.New(worker.Config{
 		Queue: r.Backend.Queue, Locker: r.Backend.Locker, AllTypes: true, UntilEmpty: untilEmpty,
-		To:      worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the files live as long as the judgement
-		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond,        // what the file cannot take is reported and holds nothing up
+		To:      worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the files are needed only during the test
+		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond,        // messages that the file refuses are reported and block nothing
 		GapTimeout: 2 * time.Second, HandOver: -1, NoScheduler: true,
 	})
 }
 
-// judge drains what is left, and judges the files.
+// judge drains the remaining messages, and checks the files.
 func (r *runner) judge(ctx context.Context, dir string) error {
 	pool, err := r.pool(dir, true)
 	if err != nil {

@@ -16,7 +16,7 @@ func (m wireMessage) id() uint32        { return binary.LittleEndian.Uint32(m[4:
 func (m wireMessage) answersTo() uint32 { return binary.LittleEndian.Uint32(m[8:]) }
 func (m wireMessage) compressed() bool  { return mongowire.Op(m) == mongowire.OpCompressed }
 
-// body returns the command or the reply, and the documents that lie beside it; nil if the message is of another form.
+// body returns the command or the reply, and the documents in separate sections; nil if the message has another form.
 func (m wireMessage) body() (body bson.Raw, documents []bson.Raw) {
 	if mongowire.Op(m) != mongowire.OpMsg || len(m) < mongowire.HeaderSize+4 {
 		return nil, nil
@@ -51,7 +51,7 @@ func (m wireMessage) body() (body bson.Raw, documents []bson.Raw) {
 	return body, documents
 }
 
-// section cuts what begins with its own length.
+// section cuts off a section, which begins with its own length.
 func section(b []byte) (first, rest []byte, ok bool) {
 	n, _, ok := bsoncore.ReadLength(b)
 	if !ok || n < 4 || int(n) > len(b) {
@@ -60,7 +60,7 @@ func section(b []byte) (first, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
-// parseRequest returns what must be known about a request when it is answered.
+// parseRequest returns what the proxy must know about a request when its response arrives.
 func parseRequest(m wireMessage) request {
 	body, _ := m.body()
 	find, _ := body.Lookup("find").StringValueOK()
@@ -69,7 +69,7 @@ func parseRequest(m wireMessage) request {
 	return request{insert: parseInsert(m), reads: find == "messages" && level == "majority" || more == "messages", asks: find == "types"}
 }
 
-// succeeded reports whether a reply is one of a command that was carried out.
+// succeeded reports whether a reply says that the command was executed.
 func succeeded(reply bson.Raw) bool {
 	ok, _ := reply.Lookup("ok").AsFloat64OK()
 	return ok == 1
@@ -80,7 +80,7 @@ type insertion struct {
 	keys      []string
 	sums      [][sha256.Size]byte
 	unordered bool
-	relaxed   string // the write concern, if it is not the one that is wanted
+	relaxed   string // the write concern, if it is not the required one
 	retryable bool
 }
 
@@ -100,7 +100,7 @@ func parseInsert(m wireMessage) *insertion {
 	}
 	in := &insertion{}
 	for _, d := range documents {
-		key, _ := d.Lookup("_id").StringValueOK() // "" is no ID, and is judged as such
+		key, _ := d.Lookup("_id").StringValueOK() // "" is reported as an invalid ID later
 		in.keys, in.sums = append(in.keys, key), append(in.sums, sha256.Sum256(d))
 	}
 	if ordered, ok := body.Lookup("ordered").BooleanOK(); ok && !ordered {
@@ -121,7 +121,7 @@ func parseInsert(m wireMessage) *insertion {
 	return in
 }
 
-// stored tells which of the documents an answer proves to be stored durably.
+// stored returns which of the documents a response proves to be stored durably.
 func (in *insertion) stored(answer wireMessage) []string {
 	reply, _ := answer.body()
 	if !succeeded(reply) {
@@ -141,14 +141,14 @@ func (in *insertion) stored(answer wireMessage) []string {
 	first, _ := values[0].DocumentOK()
 	at, _ := first.Lookup("index").AsInt64OK()
 	if code, _ := first.Lookup("code").AsInt64OK(); code == codeDuplicateKey {
-		at++ // it was there already
+		at++ // already stored
 	}
 	return in.keys[:min(max(int(at), 0), len(in.keys))]
 }
 
 const codeDuplicateKey = 11000
 
-// found returns the keys of the documents that the answer to a find has.
+// found returns the keys of the documents in the response to a find.
 func found(answer wireMessage) (keys []string) {
 	reply, _ := answer.body()
 	cursor, _ := reply.Lookup("cursor").DocumentOK()
