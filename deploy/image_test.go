@@ -25,13 +25,13 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// within bounds every single step. Generous: the machine may be busy with other tests.
+// within bounds every single step. It is generous, because the machine may be busy with other tests.
 const within = 3 * time.Minute
 
-// user is the image's.
+// user is the user of the image.
 const user = "65532:65532"
 
-// The image is built as `make image` does it, and runs as deploy/compose.yaml and deploy/kubernetes have it: not as root, on a
+// The image is built like `make image`, and runs as in deploy/compose.yaml and deploy/kubernetes: not as root, on a
 // read-only root file system, without any capability.
 func TestImage(t *testing.T) {
 	if testing.Short() {
@@ -79,7 +79,7 @@ func (d *docker) testContents(t *testing.T) {
 	}
 }
 
-// Two workers in containers of their own, so that neither sees the other's process: the second goes on where the first stopped.
+// Two workers in separate containers, so that neither sees the other's process: the second continues where the first stopped.
 func (d *docker) testDrain(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	d = d.with(d.volume(t), "host", "FENCEPOST_URL="+uri)
@@ -89,14 +89,14 @@ func (d *docker) testDrain(t *testing.T) {
 	}
 }
 
-// The same without any volume, as compose.yaml and kubernetes/store have it.
+// The same without any volume, as in compose.yaml and kubernetes/store.
 func (d *docker) testStore(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	d = d.with("", "host", "FENCEPOST_URL="+uri, "FENCEPOST_STORE=mongodb:")
 	d.drain(t, "numbers.fpl")
 }
 
-// drain has two workers, one after the other, write 10,000 messages to a file, and returns the
+// drain makes two workers, one after the other, write 10,000 messages to a file, and returns the
 // container of the second.
 func (d *docker) drain(t *testing.T, file string) (second string) {
 	publish := func() {
@@ -134,8 +134,8 @@ func (d *docker) drain(t *testing.T, file string) (second string) {
 	return second
 }
 
-// Without any server and without a network: everything is in the volume. The worker becomes healthy as in compose.yaml, and has the
-// pages that the manifests ask for.
+// Without a server and without a network: everything is in the volume. The worker becomes healthy as in compose.yaml, and serves the
+// pages that the manifests request.
 func (d *docker) testEmbedded(t *testing.T) {
 	d = d.with(d.volume(t), "none")
 	if r := d.run(t, "producer", "publish", "--type", "greetings", "--message", "hello"); r.code != 0 {
@@ -171,7 +171,7 @@ type docker struct {
 	api     client.APIClient
 	labels  map[string]string
 	image   string
-	context string // what it was built from
+	context string // the directory from which it was built
 
 	env     []string
 	mounts  []mount.Mount
@@ -183,13 +183,13 @@ func newDocker(t *testing.T) *docker {
 	return &docker{api: api, labels: labels, network: "none"}
 }
 
-// with returns a copy whose containers have the volume at /data, "" for none of a name.
+// with returns a copy whose containers have the volume at /data; "": an unnamed volume.
 func (d *docker) with(volume string, network container.NetworkMode, env ...string) *docker {
 	c := *d
 	if c.mounts = nil; volume != "" {
 		c.mounts = []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/data"}}
 	}
-	// The daemon's own directory may be on a container's layer.
+	// The directory of the daemon may be on a container's layer.
 	c.network, c.env = network, append(env, "FENCEPOST_ALLOW_OVERLAY=true")
 	return &c
 }
@@ -206,7 +206,7 @@ func unique() string { return "fencepost-test-" + strings.ToLower(rand.Text()[:1
 func (d *docker) build(t *testing.T) {
 	t.Helper()
 	d.context = t.TempDir()
-	// Not -trimpath as for users: everything else the tests build is without, and need not be compiled twice.
+	// Without -trimpath, unlike for users: the other tests build without it, and so nothing is compiled twice.
 	build := exec.Command("make", "-C", "..", "image-context", "CONTEXT="+d.context, "GOBUILD=go build")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
@@ -240,7 +240,7 @@ func (d *docker) build(t *testing.T) {
 	}
 }
 
-// volume makes a volume that goes with the test.
+// volume creates a volume that is removed at the end of the test.
 func (d *docker) volume(t *testing.T) string {
 	t.Helper()
 	name := unique()
@@ -255,7 +255,7 @@ func (d *docker) volume(t *testing.T) string {
 	return name
 }
 
-// start starts a program of the image in a container that goes with the test.
+// start starts a program of the image in a container that is removed at the end of the test.
 func (d *docker) start(t *testing.T, health *container.HealthConfig, program string, args ...string) (id string) {
 	t.Helper()
 	c, err := d.api.ContainerCreate(d.ctx(t), client.ContainerCreateOptions{
@@ -282,7 +282,7 @@ func (d *docker) start(t *testing.T, health *container.HealthConfig, program str
 	return c.ID
 }
 
-// result is how a program ended.
+// result is the exit code and the output of a program.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -337,7 +337,7 @@ func (d *docker) stop(t *testing.T, id string) {
 	}
 }
 
-// owner returns whom a file in a container belongs to.
+// owner returns the owner of a file in a container.
 func (d *docker) owner(t *testing.T, id, path string) (uid, gid int) {
 	t.Helper()
 	r, err := d.api.CopyFromContainer(d.ctx(t), id, client.CopyFromContainerOptions{SourcePath: path})

@@ -16,7 +16,7 @@ import (
 
 var metricName = regexp.MustCompile(`\bfencepost_[a-z_]+\b`)
 
-// Every metric that dashboards, alerts and scaling ask for is one that the programs have.
+// The programs export every metric that dashboards, alerts and scaling query.
 func TestMetricsExist(t *testing.T) {
 	known := knownMetrics()
 	if len(known) < 20 {
@@ -45,7 +45,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
-// filesThatAsk are the files of this directory with queries.
+// filesThatAsk returns the files of this directory with queries.
 func filesThatAsk(t *testing.T) (files []string) {
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if ext := filepath.Ext(path); err == nil && (ext == ".yaml" || ext == ".yml" || ext == ".json") {
@@ -89,7 +89,7 @@ func metricExists(known map[string]string, name string) bool {
 	return false
 }
 
-// Counters are asked for their rate, and only counters and histograms are.
+// Queries take the rate of counters and histograms, and of nothing else.
 func TestRatesAreOfCounters(t *testing.T) {
 	rate := regexp.MustCompile(`(rate|increase)\((fencepost_[a-z_]+)`)
 	for _, file := range filesThatAsk(t) {
@@ -111,7 +111,7 @@ func TestRatesAreOfCounters(t *testing.T) {
 	}
 }
 
-// Panels of the dashboard are where nobody else is, and ask for something.
+// Panels of the dashboard do not overlap, and have a query.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile("grafana/fencepost.json")
 	if err != nil {
@@ -154,7 +154,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// Every runbook that an alert names is a section of that document, and the table of symptoms leads there, too.
+// Every runbook that an alert names is a section of its document, and the table of symptoms leads there, too.
 func TestRunbooksExist(t *testing.T) {
 	b, err := os.ReadFile("prometheus/alerts.yml")
 	if err != nil {
@@ -179,7 +179,7 @@ func TestRunbooksExist(t *testing.T) {
 			t.Errorf("the table of docs/operations.md leads from %s to section %q, and the alert to %q", m[1], rows[m[1]], m[2])
 		}
 	}
-	// And the links inside the documents.
+	// Also the links inside the documents.
 	link := regexp.MustCompile(`\]\(([^)#:]*)#([a-z0-9-]+)\)`)
 	for _, doc := range []string{"README.md", "kubernetes/README.md", "../README.md", "../docs/operations.md", "../docs/cli.md", "../docs/metrics.md", "../docs/guarantees.md", "../docs/security.md"} {
 		b, err := os.ReadFile(doc)
@@ -216,7 +216,7 @@ func alertRows(t *testing.T) map[string]string {
 	return rows
 }
 
-// hasSection looks for a heading by the anchor that Markdown renderers make of it.
+// hasSection looks for a heading by the anchor that Markdown renderers create for it.
 func hasSection(t *testing.T, doc, anchor string) bool {
 	t.Helper()
 	b, err := os.ReadFile(doc)

@@ -1,4 +1,4 @@
-// Package http_test runs fencepost.mjs against servers that answer what a test wants. integration runs it against fencepost serve.
+// Package http_test runs fencepost.mjs against servers with the responses of a test. Package integration runs it against fencepost serve.
 package http_test
 
 import (
@@ -15,13 +15,14 @@ import (
 	"time"
 )
 
-// node runs a script with the url of a server, and returns what it prints. Its time goes on only while it sleeps, and at once then.
+// node runs a script with the url of a server, and returns its output. The script's clock is virtual: it advances only when the script sleeps,
+// and sleeping takes no real time.
 func node(t *testing.T, url, script string) string {
 	t.Helper()
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip("there is no node")
 	}
-	if _, err := os.ReadFile("fencepost.mjs"); err != nil { // which tells go test's cache that the result depends on it
+	if _, err := os.ReadFile("fencepost.mjs"); err != nil { // so that go test's cache knows that the result depends on this file
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -45,7 +46,7 @@ func node(t *testing.T, url, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// An answer is a status, a media type and a body; "" is none, but the end of the connection.
+// An answer is a status, a media type and a body. The zero answer closes the connection instead.
 type answer struct {
 	status      int
 	media, body string
@@ -61,7 +62,7 @@ var (
 	gateway = answer{http.StatusBadGateway, "application/json", `{"message":"no upstream"}`}
 )
 
-// server gives the answers in turn, and the last one from then on.
+// server gives the answers in turn, and then repeats the last one.
 func server(t *testing.T, answers ...answer) (url string, requests *atomic.Int64) {
 	requests = new(atomic.Int64)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -77,7 +78,7 @@ func server(t *testing.T, answers ...answer) (url string, requests *atomic.Int64
 	return s.URL, requests
 }
 
-// A message is not called unstored if an attempt before may have stored it, and only fencepost serve says that it is not.
+// A message is not reported as unstored if an earlier attempt may have stored it, and only fencepost serve can say that it is not stored.
 func TestOutcome(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -108,7 +109,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// A tail connects again after the answer of a gateway, and ends after one of fencepost serve.
+// A tail reconnects after an error response of a gateway, and ends after one of fencepost serve.
 func TestTailBehindAGateway(t *testing.T) {
 	t.Parallel()
 	url, _ := server(t, gateway, answer{200, "text/event-stream", "id: 0\ndata: {\"index\":0,\"payload\":\"x\"}\n\n"}, gateway, problem(410, "removed", 0))
@@ -147,7 +148,7 @@ func TestHeadersAreUTF8(t *testing.T) {
 	}
 }
 
-// What cannot be sent throws at once, not after ten minutes.
+// Input that cannot be sent throws at once, not after ten minutes.
 func TestBadInputThrowsAtOnce(t *testing.T) {
 	t.Parallel()
 	url, requests := server(t, stored)

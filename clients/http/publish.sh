@@ -3,10 +3,10 @@
 #
 #   publish.sh http://127.0.0.1:9096 orders import-2026-01-31 <orders.ndjson
 #
-# The third argument is the idempotency key of the input: whatever went wrong, the same command again brings each line into the file
-# once, within the window of the worker (an hour by default). Set FENCEPOST_TOKEN if the server asks for a token.
+# The third argument is the idempotency key of the input: after any failure, run the same command again, and each line gets into the file
+# once, within the window of the worker (an hour by default). Set FENCEPOST_TOKEN if the server requires a token.
 set -eu
-# The token goes through a file: arguments of a program can be read by everybody on the machine.
+# The token is passed as a file: every user of the machine can read the arguments of a program.
 exec curl --silent --show-error --fail-with-body --max-time 120 --retry 5 \
   --header 'Content-Type: application/x-ndjson' --header "Idempotency-Key: $3" \
   ${FENCEPOST_TOKEN:+--header @/dev/fd/3} \

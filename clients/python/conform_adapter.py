@@ -1,6 +1,6 @@
-"""Publishes what it reads on stdin, for: fencepost conform publisher -- python3 conform_adapter.py
+"""Publishes the messages on stdin, for: fencepost conform publisher -- python3 conform_adapter.py
 
-The lines are those of docs/protocol.md, "Conformance". It publishes in batches what it has read when the batch before is settled.
+docs/protocol.md, "Conformance", describes the lines. Each batch has the messages that were read while the batch before it was published.
 """
 
 import base64

@@ -5,19 +5,19 @@
     with Publisher("mongodb://db1,db2,db3/shop") as publisher:
         publisher.publish("orders", b'{"id": 4711}')
 
-One file, to be copied. It needs Python 3.9 or newer and pymongo 3.11 or newer (Debian: python3-pymongo). It speaks the protocol
-of docs/protocol.md: what is not obvious here is explained there.
+One file, to be copied. It needs Python 3.9 or newer and pymongo 3.11 or newer (Debian: python3-pymongo). It implements the protocol
+of docs/protocol.md, which explains the details.
 
-What holds:
+Guarantees:
 
 * A message whose ``publish`` returned is stored by a majority of the servers, and will be in its type's file exactly once.
 * A message whose ``publish`` raised anything but ``Unknown`` is not stored and never will be.
-* ``Unknown`` means: the server never gave a clear answer. Publishing the message again could store it twice, unless it has a key.
+* ``Unknown`` means that the server gave no clear answer. Publishing the message again could store it twice, unless it has a key.
 * Stored messages of one type are in the file in the order in which this publisher published them.
 
 An interrupt (``KeyboardInterrupt``, an exception of a signal handler) in the middle of ``publish`` is like ``Unknown``.
 
-A publisher may be used by several threads. It must not be used after a fork: make one in each process.
+A publisher may be used by several threads. It must not be used after a fork: create one in each process.
 """
 
 import base64
@@ -57,13 +57,13 @@ _HEADER_OVERHEAD = 100
 ATTEMPT_TIMEOUT = 30.0
 REPEAT_FOR = 600.0
 BACKLOG_WAIT = 600.0
-MAX_WAIT = 12 * 3600.0        # of repeat_for and backlog_wait: a consumer remembers a producer for 24 h
+MAX_WAIT = 12 * 3600.0        # limit of repeat_for and backlog_wait: a consumer remembers a producer for 24 h
 IDLE_ROTATE = 3600.0
 ROTATION_PAUSE = 45.0
 SETTINGS_EVERY = 2.0
-SETTINGS_TIMEOUT = 1.0        # of a read of them
-FIRST_SETTINGS_TIMEOUT = 10.0  # of the first one
-COUNT_SHARE = 9               # times as long as a count of the backlog took, until the next one
+SETTINGS_TIMEOUT = 1.0        # for reading the settings
+FIRST_SETTINGS_TIMEOUT = 10.0  # for reading them for the first time
+COUNT_SHARE = 9               # pause between two counts of the backlog, in multiples of the time that the last count took
 MAX_BACKLOG = 10_000_000
 _REPEAT_WAIT = (0.05, 5.0)
 _FULL_WAIT = (0.05, 1.0)
@@ -72,12 +72,12 @@ _FULL_WAIT = (0.05, 1.0)
 NOTIFY_LOGS = 8
 NOTIFY_KEPT = 128
 NOTIFY_EVERY = 0.25
-NOTIFY_AGAIN = 1.0            # between two that name the same type
-NOTIFY_CLOSING = 0.5          # how long close waits for the last one
+NOTIFY_AGAIN = 1.0            # between two notifications of the same type
+NOTIFY_CLOSING = 0.5          # how long close waits for the last notification
 
 DEFAULT_DATABASE = "fencepost"
 
-# Codes that a server answers before it writes anything. docs/protocol.md, "Answers".
+# Error codes with which a server refuses a request before it writes anything. docs/protocol.md, "Answers".
 _DUPLICATE = 11000
 _NOT_PERMITTED = frozenset((13, 18))
 _REFUSED = frozenset((2, 9, 14, 16, 20, 22, 52, 57, 59, 73, 115, 121, 166, 322, 323, 324, 8000, 10334, 17280))
@@ -107,7 +107,7 @@ class BacklogFull(Rejected):
 
 
 class Unknown(FencepostError):
-    """The message may be stored or not, now or later, under the ID ``id``."""
+    """The message may or may not be stored, now or later, under the ID ``id``."""
 
     def __init__(self, text: str, id: str) -> None:
         super().__init__(text)
@@ -123,7 +123,7 @@ class PublishManyError(FencepostError):
 
 
 class Unreachable(FencepostError, ConnectionError):
-    """No usable server was found when the publisher was made."""
+    """No usable server was found when the publisher was created."""
 
 
 class Closed(FencepostError):
@@ -141,7 +141,7 @@ class Message:
 
 
 class Result(NamedTuple):
-    """What became of one message of ``publish_many``."""
+    """The outcome of one message of ``publish_many``."""
 
     status: str                     # "stored", "unknown" or "rejected"
     id: Optional[str]               # None if rejected
@@ -149,8 +149,8 @@ class Result(NamedTuple):
 
 
 class _Failure(Exception):
-    """An insert that did not store everything: ``stored`` messages from the front are stored for certain. ``refused``: the others are
-    not, and never will be by this insert; ``temporary``: the cause may pass."""
+    """An insert that did not store everything. The first ``stored`` messages are known to be stored. ``refused``: the others are not,
+    and this insert will never store them; ``temporary``: the cause may pass."""
 
     def __init__(self, cause: BaseException, stored: int = 0, refused: bool = False, temporary: bool = False) -> None:
         super().__init__(str(cause))
@@ -158,7 +158,7 @@ class _Failure(Exception):
 
 
 class _Prepared(NamedTuple):
-    """A message that is valid, and its own copy."""
+    """A valid message, copied from the caller's."""
 
     type: str
     payload: bytes
@@ -167,16 +167,16 @@ class _Prepared(NamedTuple):
 
 
 def encode_id(time_ms: int, producer: int, n: int) -> str:
-    """The ID of message n of a producer, in its text form."""
+    """Return the ID of message n of a producer, in its text form."""
     raw = time_ms.to_bytes(6, "big") + producer.to_bytes(8, "big") + n.to_bytes(6, "big")
     return base64.b32encode(raw).decode("ascii").translate(_BASE32)
 
 
 def encode_document(type: str, id: str, payload: bytes, headers: Mapping[str, str]) -> Dict[str, Any]:
-    """The document of a message in the collection messages."""
+    """Return the document of a message for the collection messages."""
     doc: Dict[str, Any] = {"_id": type + "/" + id, "b": payload}
     if headers:
-        keys = sorted(headers)  # so that a repeated document is the same document
+        keys = sorted(headers)  # so that a repeated document is identical
         if any("." in k or k.startswith("$") for k in keys):
             doc["h"] = [text for k in keys for text in (k, headers[k])]
         else:
@@ -229,14 +229,14 @@ def _utf8(what: str, text: str) -> bytes:
 
 
 def _now() -> float:
-    """Seconds that have passed, also while the machine slept: no wall clock decides anything here."""
+    """Return a monotonic time in seconds that includes the time when the machine slept. Nothing here depends on a wall clock."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 def _pause(bounds: Tuple[float, float], attempt: int) -> float:
-    """The pause after an attempt, counted from 1: doubling, with jitter over its upper half."""
+    """Return the pause after an attempt, counted from 1: doubling, with jitter over its upper half."""
     wait = min(bounds[0] * 2 ** min(attempt - 1, 16), bounds[1])
     return wait / 2 + random.random() * wait / 2
 
@@ -248,17 +248,17 @@ class _Stream:
         self.lock = threading.Lock()
         self.producer, self.n = _new_producer(), 0
         self.time_ms = 0                          # of the last ID
-        self.stored: Optional[float] = None       # when messages were stored last
-        self.not_before = 0.0                     # the earliest next batch
+        self.stored: Optional[float] = None       # when messages were last stored
+        self.not_before = 0.0                     # the earliest time of the next batch
         self.registered = False
-        self.room, self.room_until = 0, 0.0       # so many messages may be sent before then
-        self.count_next = 0.0                     # no count of the backlog before
+        self.room, self.room_until = 0, 0.0       # how many messages may be sent until then
+        self.count_next = 0.0                     # the earliest time of the next count of the backlog
         self.full_since: Optional[float] = None
-        self.looks = 0                            # at a full backlog
+        self.looks = 0                            # counts that found the backlog full
 
     def rotate(self) -> None:
-        """After anything but "all stored": a new producer number, so that the numbers of the lost rest leave no gap; and a pause, so
-        that a consumer has seen what is stored under the old one."""
+        """Use a new producer number after any outcome except "all stored", so that the numbers of messages that were not stored leave no
+        gap. Wait before the next batch, so that a consumer has seen the messages stored under the old number."""
         self.producer, self.n = _new_producer(), 0
         if self.stored is not None:
             self.not_before = self.stored + ROTATION_PAUSE
@@ -269,21 +269,21 @@ def _new_producer() -> int:
 
 
 def notification(types: Sequence[str]) -> Dict[str, Any]:
-    """The update by which workers are notified of types."""
+    """Return the update that notifies workers of types."""
     return {"$inc": {"n": len(types)}, "$push": {"t": {"$each": list(types[-NOTIFY_KEPT:]), "$slice": -NOTIFY_KEPT}}}
 
 
 class _Announcer:
-    """Notifies workers of types with new messages, on a thread of its own while there is something to tell. What fails is dropped:
-    workers find messages without."""
+    """Notifies workers of types with new messages, on its own thread while there is something to send. Failed notifications are dropped:
+    workers also find messages without them."""
 
     def __init__(self, collection: Any) -> None:
         self._collection = collection
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: Optional[threading.Thread] = None
-        self._untold: Dict[str, None] = {}       # types that have got messages since they were told
-        self._told: Dict[str, float] = {}        # when, if it was lately
+        self._untold: Dict[str, None] = {}       # types with messages since their last notification
+        self._told: Dict[str, float] = {}        # times of recent notifications, by type
 
     def note(self, types: Iterable[str]) -> None:
         with self._lock:
@@ -323,7 +323,7 @@ class _Announcer:
                     self._collection.insert_one({**log, "n": random.getrandbits(40) + len(types), "t": list(types[-NOTIFY_KEPT:])})
                     return
                 except mongo.DuplicateKeyError:
-                    pass  # somebody else was first
+                    pass  # another publisher was first
         except Exception:
             pass
 
@@ -343,7 +343,7 @@ class Publisher:
         self._repeat_for, self._backlog_wait = repeat_for, backlog_wait
         lower = url.lower()
         options: Dict[str, Any] = {
-            "retryWrites": False,  # an error tells about the one attempt that was made
+            "retryWrites": False,  # so that an error is about a single attempt
             "socketTimeoutMS": max(1, int(attempt_timeout * 1000)),
         }
         if "serverselectiontimeoutms=" not in lower:
@@ -357,7 +357,7 @@ class Publisher:
             database = self._client.get_default_database(DEFAULT_DATABASE).name
         except (mongo.PyMongoError, ValueError):
             # Without the cause: the driver may quote what it cannot parse, and that may be a password.
-            raise ValueError("the URL cannot be understood; write it as in mongodb://user:password@host/database, and percent-encode "
+            raise ValueError("the URL is not valid; write it as in mongodb://user:password@host/database, and percent-encode "
                              "special characters in user name and password (%40 for @, %3A for :, %2F for /, %25 for %)") from None
         durable = WriteConcern("majority", j=True)
         db = self._client.get_database(database, read_preference=ReadPreference.PRIMARY, write_concern=durable)
@@ -386,7 +386,7 @@ class Publisher:
         self.close()
 
     def close(self) -> None:
-        """Disconnect, when what other threads are publishing is settled. Closing twice is no error."""
+        """Disconnect, after the messages that other threads are publishing are settled. Closing twice is not an error."""
         self._closed = True
         if self._pid == os.getpid():
             for stream in list(self._streams.values()):
@@ -402,7 +402,7 @@ class Publisher:
         Raises InvalidMessage, Rejected (Paused, BacklogFull) or Closed if it is not stored and never will be, and Unknown if it may be.
 
         Messages of a type with the same ``key`` (1 to 255 bytes) that are published within the worker's dedupe window, an hour by
-        default, get into the file once: for programs that may publish the same thing again, as after Unknown or a restart.
+        default, get into the file once. This is for programs that may publish the same message again, as after Unknown or a restart.
         """
         result = self._publish([prepare(Message(type, payload, headers, key))])[0]
         if result.error is not None:
@@ -413,8 +413,8 @@ class Publisher:
     def publish_many(self, messages: Iterable[Message]) -> List[str]:
         """Publish messages in batches, wait until all are stored, and return their IDs in the same order.
 
-        All are checked before any is sent: InvalidMessage means that none was. Messages of a type are stored in the order of
-        ``messages``; after one that is not stored nothing behind it is sent, of its type. PublishManyError says what became of each.
+        All are checked before any is sent: InvalidMessage means that none was sent. Messages of a type are stored in the order of
+        ``messages``; after one that is not stored, no later message of its type is sent. PublishManyError has the outcome of each.
         """
         results = self._publish([prepare(m) for m in messages])
         failed = [r for r in results if r.error is not None]
@@ -453,7 +453,7 @@ class Publisher:
             if failed is not None:
                 for i in indexes[at:]:
                     results[i] = Result("rejected", None, failed if isinstance(failed, (Rejected, Closed)) else Rejected(
-                        f"not sent: a message before it was not stored for certain: {failed}"))
+                        f"not sent: an earlier message is not known to be stored: {failed}"))
                 return
             batch = _take(messages, indexes[at:], room)
             for i, (id, outcome) in zip(batch, self._send(type, s, [messages[i] for i in batch])):
@@ -466,14 +466,14 @@ class Publisher:
     def _number(self, type: str, s: _Stream, messages: Sequence[_Prepared]) -> Tuple[List[Dict[str, Any]], List[str]]:
         """Give the messages of a batch IDs: n counts without a gap, time never goes back."""
         if s.n > 0 and s.stored is not None and _now() - s.stored >= IDLE_ROTATE:
-            s.producer, s.n = _new_producer(), 0  # no pause is needed: everybody has read what it stored
+            s.producer, s.n = _new_producer(), 0  # no pause is needed: after that time, consumers have read everything
         s.time_ms = max(s.time_ms, self._server_ms + int((_now() - self._server_at) * 1000))
         ids = [encode_id(s.time_ms, s.producer, s.n + i) for i in range(1, len(messages) + 1)]
         s.n += len(messages)
         return [encode_document(type, id, m.payload, m.headers) for id, m in zip(ids, messages)], ids
 
     def _send(self, type: str, s: _Stream, messages: Sequence[_Prepared]) -> List[Tuple[str, Optional[FencepostError]]]:
-        """Insert a batch until every message of it is settled. Returns their IDs, and why they are not stored; None means stored."""
+        """Insert a batch until every message of it is settled. Return their IDs, and why they are not stored; None means stored."""
         outcomes: List[Optional[FencepostError]] = [None] * len(messages)
         began, done, may_have_landed, attempt, settled = _now(), 0, False, 0, False
         try:
@@ -493,25 +493,25 @@ class Publisher:
                     wait = _pause(_REPEAT_WAIT, attempt)
                     if failure.refused and not failure.temporary or self._repeat_for - (_now() - began) <= wait:
                         for i in range(done, len(docs)):
-                            # Never rejected if an attempt with it ended unclear, however clear the last answer was.
-                            outcomes[i] = (Unknown(f"the message may be stored or not: {failure}", ids[i]) if may_have_landed
+                            # Never rejected if the outcome of an earlier attempt is unclear, however clear the last response was.
+                            outcomes[i] = (Unknown(f"the message may or may not be stored: {failure}", ids[i]) if may_have_landed
                                            else Rejected(f"the message is not stored: {failure}"))
                             outcomes[i].__cause__ = failure.cause  # type: ignore[union-attr]
                         return list(zip(ids, outcomes))
                 time.sleep(wait)
-                # The same documents with the same IDs again: so what landed is recognised.
+                # Send the same documents with the same IDs again, so that the server recognises those that it has stored.
         finally:
-            if not settled:  # also when an interrupt ends this
+            if not settled:  # also after an interrupt
                 s.rotate()
 
     def _insert(self, docs: Sequence[Dict[str, Any]]) -> None:
-        """Store documents in order. Those that are there already count as stored."""
+        """Store documents in order. Documents that are already there count as stored."""
         pending = list(enumerate(docs))
         while pending:
             landed, duplicate, failure = self._insert_ordered([d for _, d in pending])
             pending = pending[landed:]
             if duplicate:
-                # An earlier attempt landed: there are more, as a rule. Only what is missing is inserted, in order again.
+                # An earlier attempt was executed, so more of the documents are probably there. Insert only the missing ones, in order.
                 pending = pending[1:]
                 try:
                     there = self._present([d["_id"] for _, d in pending])
@@ -523,8 +523,8 @@ class Publisher:
                 raise failure from failure.cause
 
     def _insert_ordered(self, docs: Sequence[Dict[str, Any]]) -> Tuple[int, bool, Optional[_Failure]]:
-        """One ordered insert with write concern majority. Returns how many documents from the front are stored for certain, whether the
-        next one was there already, and otherwise why it is not stored."""
+        """Insert once, ordered, with write concern majority. Return how many documents from the front are known to be stored, whether the
+        next one was already there, and otherwise why it is not stored."""
         try:
             self._messages.insert_many(docs, ordered=True)
             return len(docs), False, None
@@ -532,32 +532,32 @@ class Publisher:
             details = error.details or {}
             writes = details.get("writeErrors") or []
             if details.get("writeConcernErrors") or not writes:
-                return 0, False, _Failure(error)  # written, but not yet where it is safe: nothing is certain
+                return 0, False, _Failure(error)  # written, but not yet durably: nothing is certain
             first = writes[0]
             if first.get("code") == _DUPLICATE:
                 return first["index"], True, None
-            cause = Rejected(f"the server refuses it: {first.get('errmsg', '')} (code {first.get('code')})")
+            cause = Rejected(f"the server refused it: {first.get('errmsg', '')} (code {first.get('code')})")
             return first["index"], False, _Failure(cause, refused=_is_refusal(first.get("code")))
-        except Exception as error:  # whatever it is, the outcome has to be judged
+        except Exception as error:  # any error must be classified
             return 0, False, _judge(error)
 
     def _present(self, keys: Sequence[str]) -> "set[str]":
-        """Which of the documents are there durably, as far as the server tells."""
+        """Return which of the documents are durably stored, as far as the server can tell."""
         if not keys:
             return set()
         try:
             return {d["_id"] for d in self._majority.find({"_id": {"$in": list(keys)}}, {"_id": 1}, batch_size=len(keys) + 1)}
         except mongo.OperationFailure:
-            return set()  # a server without this read concern: then duplicates tell, one by one
+            return set()  # a server without this read concern: duplicate key errors then reveal them one by one
         except Exception as error:
             raise _Failure(error) from error
 
     def _admit(self, type: str, s: _Stream, began: float) -> int:
-        """Wait until messages of the type may be sent, and return how many. Raises Paused, BacklogFull or Closed."""
+        """Wait until messages of the type may be sent, and return how many. Raise Paused, BacklogFull or Closed."""
         while True:
             if self._closed or self._pid != os.getpid():
                 raise Closed("not sent: the publisher was closed" if self._closed else
-                             "not sent: the publisher was made by another process, and a fork must not use it; make one in this process")
+                             "not sent: the publisher was created by another process, and must not be used after a fork; create one in this process")
             now = _now()
             if now < s.not_before:
                 time.sleep(s.not_before - now)
@@ -580,8 +580,8 @@ class Publisher:
             time.sleep(s.count_next - now)
 
     def _setting(self, type: str) -> Tuple[bool, int, str]:
-        """What operators have said about a type: is publishing paused, its backlog limit (0: none), why. Read every two seconds. Settings
-        that cannot be read hold nobody up: what was known last holds."""
+        """Return the settings of a type: whether publishing is paused, its backlog limit (0: none), and the reason. They are read every two
+        seconds. If they cannot be read, the last known settings stay in effect, so that nothing is blocked."""
         with self._settings_lock:
             if _now() >= self._settings_until:
                 try:
@@ -593,7 +593,7 @@ class Publisher:
             return self._settings.get(type, (False, 0, ""))
 
     def _count(self, type: str, s: _Stream, limit: int) -> None:
-        """Find out how much room there is below the limit of the backlog."""
+        """Count the backlog, to find out how much room it has below its limit."""
         began = _now()
         room = None
         try:
@@ -604,7 +604,7 @@ class Publisher:
             pass
         now = _now()
         rest = COUNT_SHARE * (now - began)
-        if room is None:  # as with settings: the last answer holds
+        if room is None:  # as with settings, the last known state stays in effect
             room = BATCH_MESSAGES if s.full_since is None else 0
         s.room, s.room_until, s.count_next = room, now + max(SETTINGS_EVERY, rest), now + rest
         if room > 0:
@@ -616,7 +616,7 @@ class Publisher:
         s.count_next = now + max(rest, _pause(_FULL_WAIT, s.looks))
 
     def _register(self, type: str, s: _Stream) -> None:
-        """Make the type known, once. A failure is tried again after the next batch, and delays no outcome."""
+        """Register the type, once. After a failure, this is retried after the next batch; it delays no outcome."""
         if s.registered:
             return
         try:
@@ -625,10 +625,10 @@ class Publisher:
         except mongo.DuplicateKeyError:
             s.registered = True
         except Exception:
-            pass  # workers find types that merely have messages, too
+            pass  # workers also find types that only have messages
 
     def _read_clock(self) -> None:
-        """Read the server's clock, from which the IDs take their time."""
+        """Read the server's clock, which the times in IDs are based on."""
         began = _now()
         try:
             try:
@@ -645,20 +645,20 @@ class Publisher:
                               "tls in the URL fit it") from error
         if reply.get("isWritablePrimary", reply.get("ismaster", True)) is False:
             raise Unreachable("the server is not the primary; name the replica set in the URL (?replicaSet=…) and leave out directConnection")
-        self._server_at = (began + _now()) / 2  # it was read about half way
+        self._server_at = (began + _now()) / 2  # about when the server read its clock
         local = reply.get("localTime")
         self._server_ms = int(time.time() * 1000) if local is None else _milliseconds(local)
 
 
 def _milliseconds(t: Any) -> int:
-    """The milliseconds since 1970 of a time that pymongo has read: without a zone it is UTC."""
+    """Return the milliseconds since 1970 of a time from pymongo: without a zone it is UTC."""
     if t.tzinfo is None:
         t = t.replace(tzinfo=datetime.timezone.utc)
     return (t - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)) // datetime.timedelta(milliseconds=1)
 
 
 def _take(messages: Sequence[_Prepared], indexes: Sequence[int], room: int) -> List[int]:
-    """The indexes of the next batch: at least one message, at most ``room``."""
+    """Return the indexes of the next batch: at least one message, at most ``room``."""
     size = 0
     for count, i in enumerate(indexes[:min(room, BATCH_MESSAGES)]):
         size += messages[i].size
@@ -668,7 +668,7 @@ def _take(messages: Sequence[_Prepared], indexes: Sequence[int], room: int) -> L
 
 
 def _decode_setting(doc: Mapping[str, Any]) -> Tuple[bool, int, str]:
-    """A field that somebody set to what makes no sense counts as not set."""
+    """Decode the settings of a type. A field with an invalid value counts as not set."""
     limit, why = doc.get("max_backlog"), doc.get("why")
     if isinstance(limit, bool) or not isinstance(limit, (int, float)):
         limit = 0
@@ -680,11 +680,11 @@ def _is_refusal(code: Optional[int]) -> bool:
 
 
 def _judge(error: Exception) -> _Failure:
-    """What an error says about an insert. Whatever is not known to be a refusal is unclear."""
+    """Classify the error of an insert. An error that is not known to be a refusal is unclear."""
     if isinstance(error, (mongo.ServerSelectionTimeoutError, getattr(mongo, "WaitQueueTimeoutError", mongo.ServerSelectionTimeoutError))):
         return _Failure(error, refused=True, temporary=True)  # nothing was sent
     if isinstance(error, (mongo.InvalidDocument, mongo.DocumentTooLarge)):
-        return _Failure(error, refused=True)  # nor here
+        return _Failure(error, refused=True)  # nothing was sent
     if isinstance(error, mongo.OperationFailure) and _is_refusal(error.code):
         return _Failure(error, refused=True)
     return _Failure(error)

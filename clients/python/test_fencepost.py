@@ -25,7 +25,7 @@ VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "docs" / "protocol" / 
 
 
 class Vectors(unittest.TestCase):
-    """What this client writes is what docs/protocol.md says, byte for byte."""
+    """This client writes exactly the bytes that docs/protocol.md specifies."""
 
     def test_ids(self):
         for v in VECTORS["ids"]:
@@ -108,7 +108,7 @@ class Clock:
 
 
 class Double:
-    """A server that fails as it is told: it takes the place of pymongo.MongoClient and of the collection messages."""
+    """A server that fails as configured: it replaces pymongo.MongoClient and the collection messages."""
 
     def __init__(self, clock):
         self.clock, self.docs, self.faults, self.settings, self.inserts, self.types = clock, {}, [], [], [], set()
@@ -216,7 +216,7 @@ class WithDouble(unittest.TestCase):
         return [self.server.docs[k]["b"] for k in sorted(self.server.docs)]
 
     def numbers(self):
-        """The (producer, n) of what is stored, in the order of the IDs."""
+        """Return the (producer, n) of the stored documents, in the order of their IDs."""
         self.assertTrue(all(VECTORS["ids"][1]["id"][:9] <= k.partition("/")[2] for k in self.server.docs), "times are the server's")
         back = str.maketrans("0123456789abcdefghijklmnopqrstuv", "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
         raw = [base64.b32decode(k.partition("/")[2].translate(back)) for k in sorted(self.server.docs)]
@@ -346,7 +346,7 @@ class WithDouble(unittest.TestCase):
         self.assertEqual([r.status for r in caught.exception.results], ["stored"] * 5 + ["rejected"] * 3)
         self.assertIsInstance(caught.exception.results[7].error, fencepost.BacklogFull)
         self.assertGreaterEqual(self.clock.now() - began, 30)
-        self.server.docs.clear()  # somebody drains it
+        self.server.docs.clear()  # a worker drains it
         self.clock.sleep(2)
         p.publish("t", b"there is room")
         self.assertEqual(len(self.server.docs), 1)
