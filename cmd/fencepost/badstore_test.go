@@ -14,14 +14,14 @@ import (
 	"github.com/fencepost/fencepost/internal/s3test"
 )
 
-// startBucket is s3test.Bucket with credentials.
+// startBucket starts an s3test.Bucket with credentials.
 func startBucket(t *testing.T, fault func(http.ResponseWriter, *http.Request) bool) string {
 	t.Helper()
 	s3test.Environment(t)
 	return s3test.Bucket(t, fault)
 }
 
-// answer is what a bucket says to the requests with a method, or with "" to all.
+// answer makes the bucket give a response to requests with a method; "" means all requests.
 func answer(method string, status int, code string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if method != "" && r.Method != method {
@@ -33,7 +33,7 @@ func answer(method string, status int, code string) func(http.ResponseWriter, *h
 	}
 }
 
-// lie is a gateway that does not know the condition of a create.
+// lie is a gateway that ignores the condition of a create.
 func lie(_ http.ResponseWriter, r *http.Request) bool {
 	r.Header.Del("If-None-Match")
 	return false
@@ -47,7 +47,7 @@ func database(t *testing.T) string {
 	return url
 }
 
-// refused checks that doctor finds one thing wrong, a store, and says what and what helps.
+// refused checks that doctor finds exactly one error, in the store, with the reason and the remedy.
 func refused(t *testing.T, store string, says ...string) {
 	t.Helper()
 	code, out, errs := runRoot(t, "doctor", "--url", database(t), "--store", store)
@@ -123,7 +123,7 @@ func TestDoctorRefusesReadOnlyDirectories(t *testing.T) {
 	refused(t, "shared:"+dir, "the directory is read-only", "mount it for writing")
 }
 
-// Before anything is published there is no embedded database. The store is looked at all the same, and what is wrong with it counts.
+// Before anything is published, there is no embedded database. The store is checked all the same, and its errors count.
 func TestDoctorLooksAtAStoreWithoutADatabase(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	var lies atomic.Bool
@@ -146,7 +146,7 @@ func TestDoctorLooksAtAStoreWithoutADatabase(t *testing.T) {
 	}
 }
 
-// Commands that write files refuse a store that lets everyone win, and write nothing there.
+// Commands that write files refuse a store that lets every create succeed, and write nothing there.
 func TestNothingIsWrittenToAStoreThatLies(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var lies atomic.Bool

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// On a terminal a payload is shown, and nothing in it is obeyed. Into a pipe or a file it goes as it is.
+// On a terminal a payload is shown, but cannot control the terminal. A pipe or a file gets it unchanged.
 func TestPayloadsOnATerminal(t *testing.T) {
 	payload := "ü\x1b[2J\x9b\u202e\r\nFORGED"
 	shown := `ü\x1b[2J\x9b\u202e\r\nFORGED`

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// Places with a password may be in files: command lines are seen by everybody.
+// Places with a password may be given in files, because every user can see command lines.
 func TestCopyTakesPlacesFromFiles(t *testing.T) {
 	store, url := storeWith(t)
 	file := filepath.Join(t.TempDir(), "store")

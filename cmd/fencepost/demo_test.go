@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// Arguments that the demo cannot use are usage errors, reported before anything is published; nothing is left behind.
+// Invalid arguments of the demo are usage errors, reported before anything is published; nothing is left behind.
 func TestDemoRefusesWrongPlaces(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -40,7 +40,7 @@ func TestDemoRefusesWrongPlaces(t *testing.T) {
 	}
 }
 
-// The environment's directory is one of files, so it is no mistake beside --store, and is not touched.
+// FENCEPOST_DIR is for files, so it is accepted beside --store, and the directory is not touched.
 func TestDemoInAStoreLeavesTheDirectoryAlone(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestDemoInAStoreLeavesTheDirectoryAlone(t *testing.T) {
 	}
 }
 
-// The demo's database is its own; a user is still looked for where the address says.
+// The demo has its own database; users are still authenticated where the URL says.
 func TestDemoMakesADatabaseOfItsOwn(t *testing.T) {
 	for given, want := range map[string]string{
 		"mongodb://db1/":                                "mongodb://db1/NAME",

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The files in deploy start fencepost serve with flags and variables that it has. The rest of them is tested in cmd/worker.
+// The files in deploy start fencepost serve with flags and variables that exist. Tests in cmd/worker check the rest of the files.
 func TestDeployedServe(t *testing.T) {
 	found := 0
 	check := func(where string, args []string, env []string) {
@@ -44,7 +44,7 @@ func TestDeployedServe(t *testing.T) {
 			}
 		}
 		if err := yaml.Unmarshal(doc, &o); err != nil {
-			continue // a service, whose ports are not those of a workload
+			continue // a Service, whose ports are not those of a workload
 		}
 		for _, c := range o.Spec.Template.Spec.Containers {
 			var env []string

@@ -53,7 +53,7 @@ func (f oneFile) RegistryEntry(context.Context, string) (queue.RegistryEntry, bo
 	return f.entry, true, nil
 }
 
-// TestDoctorFindsMissingSlots: one that is missing in the middle of a file is found, and what was not read is reported.
+// TestDoctorFindsMissingSlots: doctor finds a slot that is missing in the middle of a file, and reports which bytes it did not read.
 func TestDoctorFindsMissingSlots(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	fsys := slots.New(t.Context(), mem)
@@ -97,7 +97,7 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	}
 }
 
-// Types for which there is no time are counted, and none of them passes for good.
+// Types for which no time is left are counted, and are not reported as good.
 func TestDoctorSaysWhatItDidNotLookAt(t *testing.T) {
 	q := queuetest.NewMemory()
 	types := []string{"a", "b", "c"}

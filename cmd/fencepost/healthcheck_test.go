@@ -32,7 +32,7 @@ func TestHealthcheck(t *testing.T) {
 
 	for _, test := range []struct {
 		name string
-		env  string // of FENCEPOST_LISTEN
+		env  string // value of FENCEPOST_LISTEN
 		args []string
 		code int
 		says string

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 )
 
-// stopping is an output that stops the command with the first thing that it prints.
+// stopping is an output that stops the command when it prints its first line.
 type stopping struct {
 	bytes.Buffer
 	stop context.CancelFunc
@@ -22,7 +22,7 @@ func (s *stopping) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// A command that was stopped between two types says with its exit code that it has not done all of them.
+// A command that was stopped between two types reports with its exit code that it did not process all of them.
 func TestStoppedBetweenTypes(t *testing.T) {
 	store, url := storeWith(t)
 	for _, args := range [][]string{
@@ -41,7 +41,7 @@ func TestStoppedBetweenTypes(t *testing.T) {
 	}
 }
 
-// A directory's name is no pattern.
+// The name of a directory is not used as a pattern.
 func TestDirectoryWithAnyName(t *testing.T) {
 	store, url := storeWith(t)
 	dir := filepath.Join(t.TempDir(), `data [2025-07] *?\\`)
@@ -66,7 +66,7 @@ func TestKeep(t *testing.T) {
 	for _, test := range []struct {
 		args string
 		code int
-		says []string // in what is printed
+		says []string // texts in the output
 		not  string
 	}{
 		{"keep" + there + data, cli.ExitUsage, []string{"--age 30d", "--size 100GiB", "--replaced"}, ""},
@@ -80,14 +80,14 @@ func TestKeep(t *testing.T) {
 		{"keep --age 30d --yes orders" + inStore, 0, []string{"orders  removed=0 bytes=0  kept: generation 1 on, index 0 on, files: 2"}, "sealed"},
 		{"keep --age 1ns --dry-run orders" + inStore, 0, []string{"orders.fpl in " + store + "  index 0..1", "would be removed: sealed more than 1ns ago", "removed=0 matching=1", "generation 2 on", "(dry run)"}, ""},
 		{"keep --replaced --yes orders" + inStore, 0, []string{"orders.fpl in " + store + "  index 0..1", "  removed: replaced by a compaction or repair", "removed=1 ", "kept: generation 2 on, index 0 on, files: 1"}, "dry"},
-		{"keep --size 1B --yes" + inStore, cli.ExitIntegrity, []string{"orders  removed=0", "audit.fpl"}, "removed=1"}, // audit goes on in the directory
+		{"keep --size 1B --yes" + inStore, cli.ExitIntegrity, []string{"orders  removed=0", "audit.fpl"}, "removed=1"}, // audit continues in the directory
 		{"verify orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"orders@0002.fpl in " + store + "  OK  3 messages", "first kept: generation 2"}, "orders.fpl"},
 		{"cat orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"one\ntwo\nthree\n"}, ""},
 		{"cat orders.fpl" + inStore[strings.Index(inStore, " --store"):], cli.ExitFailed, []string{"removed as an old one"}, ""},
 		{"keep --age 1ns --yes" + there + data, 0, []string{filepath.Join(data, "audit.fpl") + "  index 0..0", "removed=1", "audit  removed=1"}, ""},
 		{"keep --age 1ns --yes" + there + data + "/audit@0002.fpl", 0, []string{"removed=0 bytes=0  kept: generation 2 on, index 1 on, files: 1"}, ""},
 		{"keep --age 1ns --yes nothing" + inStore, cli.ExitNothing, []string{"no files of type nothing"}, ""},
-		{"cat orders", cli.ExitUsage, []string{"orders does not exist", "data/orders.fpl"}, ""}, // a type's name, where a file is meant
+		{"cat orders", cli.ExitUsage, []string{"orders does not exist", "data/orders.fpl"}, ""}, // a type's name instead of a file
 		{"cat orders.fpl", cli.ExitFailed, []string{"error: storage: open orders.fpl: no such file or directory"}, ""},
 	} {
 		code, out, errs := runRoot(t, strings.Fields(test.args)...)
@@ -97,7 +97,7 @@ func TestKeep(t *testing.T) {
 			}
 		}
 	}
-	// A database that knows nothing of the files removes none.
+	// With a database that does not know the files, none is removed.
 	db := filepath.Join(t.TempDir(), "queue.db")
 	q, err := sqlitequeue.Open(t.Context(), db)
 	if err != nil {

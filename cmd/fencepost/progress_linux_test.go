@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/ptytest"
 )
 
-// The bar is for people at a terminal: nothing of it goes to a file, or to a terminal with --quiet.
+// The bar is only for terminals: nothing of it goes to a file, or to a terminal with --quiet.
 func TestProgressIsForTerminals(t *testing.T) {
 	for _, name := range []string{"verify", "copy", "keep"} {
 		for _, test := range []struct{ terminal, quiet, shows bool }{{true, false, true}, {true, true, false}, {false, false, false}} {

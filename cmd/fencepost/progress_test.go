@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// One bar counts the bytes of all files, each once, and never more than they had when it started.
+// One bar counts the bytes of all files, each once, and never more than they had at the start.
 func TestProgressCountsBytes(t *testing.T) {
 	sizes := map[string]int64{"a": 100, "b": 50}
 	var out bytes.Buffer
@@ -34,7 +34,7 @@ func TestProgressCountsBytes(t *testing.T) {
 	is(40, 350)
 	p.file("b")(70, 70) // it has grown
 	is(110, 370)
-	p.finish("a") // of which the rest cannot be read
+	p.finish("a") // the rest of a cannot be read
 	p.finish("a")
 	p.finish("missing")
 	is(170, 370)

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// In a worker's container, what the worker serves chooses neither dead letters nor delayed messages.
+// In a worker's container, the types that the worker serves do not select dead letters or delayed messages.
 func TestTypesOfAWorkerChooseNothing(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	publish(t, url, "orders", "bad")

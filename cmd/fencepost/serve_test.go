@@ -28,7 +28,7 @@ func serveWith(t *testing.T, args ...string) error {
 	return f.check(cmd)
 }
 
-// makeToken makes a file of tokens with the command, and returns the token.
+// makeToken creates a token file with the command, and returns the token.
 func makeToken(t *testing.T, file string, args ...string) string {
 	t.Helper()
 	code, line, errs := runRoot(t, append([]string{"serve", "token"}, args...)...)
@@ -42,7 +42,7 @@ func makeToken(t *testing.T, file string, args ...string) string {
 	return strings.TrimSpace(token)
 }
 
-// Other machines neither publish nor read without credentials.
+// Without credentials, other machines can neither publish nor read.
 func TestOtherMachinesNeedAToken(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	makeToken(t, tokens, "shop")
@@ -87,7 +87,7 @@ func TestFlagsOfServe(t *testing.T) {
 	}
 }
 
-// A token is shown only if its line was written, and its scopes and types may come from the environment.
+// A token is shown only if its line was written. Its scopes and types may come from the environment.
 func TestTokenWithItsLine(t *testing.T) {
 	cmd, errs := root(), &bytes.Buffer{}
 	cmd.SetArgs([]string{"serve", "token", "shop"})
@@ -103,12 +103,12 @@ func TestTokenWithItsLine(t *testing.T) {
 	}
 }
 
-// full is a disk without space.
+// full is a disk without free space.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// It prints its address, answers there within what a token allows, and ends when it is told to, after what is under way.
+// It prints its address, answers there what a token allows, and ends on a signal, after finishing the requests in progress.
 func TestServeRuns(t *testing.T) {
 	t.Chdir(t.TempDir())
 	token := makeToken(t, "tokens", "shop", "--types", "orders")

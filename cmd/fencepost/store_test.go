@@ -16,8 +16,8 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// storeWith returns the address of a store with files, and the database that they were filled from:
-// of audit one message, and of orders three in two generations.
+// storeWith returns the address of a store with files, and the database from which they were filled:
+// one message of audit, and three of orders in two generations.
 func storeWith(t *testing.T) (store, url string) {
 	t.Helper()
 	store, url = "shared:"+t.TempDir(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db")
@@ -36,7 +36,7 @@ func storeWith(t *testing.T) (store, url string) {
 	return store, url
 }
 
-// publish publishes messages in an embedded database.
+// publish publishes messages to an embedded database.
 func publish(t *testing.T, url, typ string, payloads ...string) {
 	t.Helper()
 	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
@@ -58,7 +58,7 @@ func runRoot(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// TestCompactSeveralFilesInAStore: one file takes the place of several, with the same messages in fewer slots.
+// TestCompactSeveralFilesInAStore: one file replaces several, with the same messages in fewer slots.
 func TestCompactSeveralFilesInAStore(t *testing.T) {
 	dir, url := t.TempDir(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db")
 	in := []string{"--url", url, "--store", "shared:" + dir}
@@ -112,14 +112,14 @@ func TestCompactSeveralFilesInAStore(t *testing.T) {
 	}
 }
 
-// Types and names of files are arguments for a store, and lines name files and store.
+// Arguments for a store are types and names of files, and output lines name files and store.
 func TestToolsReadAStore(t *testing.T) {
 	t.Chdir(t.TempDir())
 	store, url := storeWith(t)
 	for _, test := range []struct {
 		args string
 		code int
-		says []string // in what is printed
+		says []string // texts in the output
 		not  string
 	}{
 		{"verify", 0, []string{"audit.fpl in " + store + "  OK", "orders.fpl in " + store + "  OK", "continues in orders@0002.fpl in " + store, "orders@0002.fpl in " + store + "  OK  3 messages", "3 files  OK 3  4 messages\n"}, ""},
@@ -155,7 +155,7 @@ func TestToolsReadAStore(t *testing.T) {
 			}
 		}
 	}
-	// The name of a file in the json form is an argument, too.
+	// The name of a file in the json output is a valid argument, too.
 	code, out, _ := runRoot(t, "verify", "--store", store, "--json", "audit")
 	var row struct {
 		File string
@@ -174,8 +174,8 @@ func TestToolsReadAStore(t *testing.T) {
 	}
 }
 
-// Without the newest file, a series is not complete: so it is when the arguments stand for a type,
-// or for all of them.
+// Without the newest file, a series is incomplete, if the arguments stand for a type
+// or for all types.
 func TestVerifyMissesTheNewestFileInAStore(t *testing.T) {
 	store, _ := storeWith(t)
 	dir := strings.TrimPrefix(store, "shared:")
@@ -194,7 +194,7 @@ func TestVerifyMissesTheNewestFileInAStore(t *testing.T) {
 	}
 }
 
-// A store that is not there, or cannot be, is reported before anything is looked at.
+// A store that does not exist, or cannot exist, is reported before anything else happens.
 func TestToolsRefuseWrongStores(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, command := range []string{"verify", "cat orders", "tail orders", "compact orders", "repair orders", "doctor"} {

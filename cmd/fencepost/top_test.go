@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// A file grows by 100 a second, which its worker tells every 5 s; top looks every 2 s.
+// A file grows by 100 records per second, which its worker reports every 5 s; top looks every 2 s.
 func TestTopRate(t *testing.T) {
 	var g growth
 	start := time.Unix(1000, 0)
@@ -62,7 +62,7 @@ func TestTopState(t *testing.T) {
 	}
 }
 
-// The screen is never larger than the terminal, and says why it is old.
+// The screen is never larger than the terminal, and says why its data is old.
 func TestTopScreen(t *testing.T) {
 	now := time.Unix(3000, 0)
 	s := &snapshot{at: now.Add(-4 * time.Second), workers: 2}
@@ -119,7 +119,7 @@ func TestTopLastError(t *testing.T) {
 	}
 }
 
-// The place of files is shown once, and type by type only if they are not all in one place.
+// The place of the files is shown once, and per type only if the files are in different places.
 func TestTopTellsPlaces(t *testing.T) {
 	rows := func(places ...string) *snapshot {
 		s := &snapshot{}
@@ -130,7 +130,7 @@ func TestTopTellsPlaces(t *testing.T) {
 	}
 	for _, c := range []struct {
 		s             *snapshot
-		title, column string // "" for none
+		title, column string // "": none
 	}{
 		{rows(), "", ""},
 		{rows(""), "", ""},

@@ -27,7 +27,7 @@ func (e *entries) RegistryEntry(ctx context.Context, typ string) (queue.Registry
 	return e.Queue.RegistryEntry(ctx, typ)
 }
 
-// manyTypes has n types; of every tenth a message is pending.
+// manyTypes has n types; every tenth has a pending message.
 func manyTypes(t *testing.T, n int) (*fencepost.Backend, *entries) {
 	t.Helper()
 	b := workertest.Backend(t)
@@ -50,7 +50,7 @@ func typeRows(ctx context.Context, b *fencepost.Backend, look lookAtTypes) (rows
 	return rows, err
 }
 
-// TestTypesLsWritesPageByPage: rows are there before all types were looked at, and an array written in parts is the one that would be written at once.
+// TestTypesLsWritesPageByPage: rows are written before all types were queried, and an array written in parts equals one that is written at once.
 func TestTypesLsWritesPageByPage(t *testing.T) {
 	b, e := manyTypes(t, 2*rowsPage+1)
 	var rows []typeRow
@@ -83,7 +83,7 @@ func TestTypesLsWritesPageByPage(t *testing.T) {
 	}
 }
 
-// With --pending only the listed types are looked at closer; a glob chooses types.
+// With --pending only the listed types are queried further; a glob chooses types.
 func TestTypesLsOfManyTypes(t *testing.T) {
 	b, e := manyTypes(t, 1000)
 	for _, c := range []struct {
@@ -107,7 +107,7 @@ func TestTypesLsOfManyTypes(t *testing.T) {
 	}
 }
 
-// Top reads the entries of the types that it shows, the ones with backlog first, and says how many others there are.
+// Top reads the entries of the types that it shows, those with backlog first, and reports the number of the others.
 func TestTopOfManyTypes(t *testing.T) {
 	b, e := manyTypes(t, 1000)
 	v := newView(b, []string{"t0*"}, 10, lookTimeout)
@@ -131,7 +131,7 @@ func TestTopOfManyTypes(t *testing.T) {
 	}
 }
 
-// The commands as people call them.
+// Command lines as users type them.
 func TestListsTakeTypes(t *testing.T) {
 	_, url := storeWith(t)
 	for _, c := range []struct {
@@ -177,7 +177,7 @@ func TestListsTakeTypes(t *testing.T) {
 	}
 }
 
-// withJSON are the arguments, for output in json unless they say another.
+// withJSON returns the arguments with json output, unless they name another format.
 func withJSON(args string) []string {
 	if !strings.Contains(args, " -o ") {
 		args += " -o json"
@@ -185,7 +185,7 @@ func withJSON(args string) []string {
 	return strings.Fields(args)
 }
 
-// A list of IDs that turned out empty, as $IDS of a shell may be, is not all messages.
+// An empty list of IDs, such as an empty shell variable leaves behind, does not mean all messages.
 func TestPurgeOfNothingNamed(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	publish(t, url, "orders", "one")
@@ -197,7 +197,7 @@ func TestPurgeOfNothingNamed(t *testing.T) {
 	}
 }
 
-// No time that somebody gives means none.
+// No time that a user can give means "no time".
 func TestPurgeBeforeTheFirstYear(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	publish(t, url, "orders", "one")

@@ -28,7 +28,7 @@ func uiWith(t *testing.T, args ...string) error {
 	return f.check(cmd)
 }
 
-// usersFile is a file with the user anna.
+// usersFile returns a file with the user anna.
 func usersFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users")
@@ -42,7 +42,7 @@ func usersFile(t *testing.T) string {
 	return path
 }
 
-// Messages are not for everybody who reaches the machine.
+// Without a password, other machines cannot read messages.
 func TestOtherMachinesNeedAPassword(t *testing.T) {
 	users := usersFile(t)
 	for _, listen := range []string{"127.0.0.1:0", ":0", "localhost:9095", "[::1]:9095", "127.1.2.3:80"} {
@@ -101,7 +101,7 @@ func TestFlagsOfTheUI(t *testing.T) {
 	}
 }
 
-// It prints its address, answers there, and ends when it is told to; a port that is taken is one clear error.
+// It prints its address, answers there, and ends on a signal; a port in use is one clear error.
 func TestUIRuns(t *testing.T) {
 	t.Chdir(t.TempDir())
 	b, err := fencepost.Open(t.Context(), "sqlite://fencepost.db")

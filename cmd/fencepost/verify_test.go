@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// TestStoppedVerifyFindsNothingBad: what was not read to its end is not called bad.
+// TestStoppedVerifyFindsNothingBad: a file that was not read to its end is not reported as bad.
 func TestStoppedVerifyFindsNothingBad(t *testing.T) {
 	w, err := storage.Open(t.Context(), t.TempDir(), "orders", 1, storage.Options{AllowOverlay: true})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestStoppedVerifyFindsNothingBad(t *testing.T) {
 	}
 }
 
-// TestVerifyCountsLooseMessages: messages of transactions have no order that could be broken. One that is there twice is a violation.
+// TestVerifyCountsLooseMessages: messages of transactions have no order that could be violated. A duplicate among them is a violation.
 func TestVerifyCountsLooseMessages(t *testing.T) {
 	loose := queue.NewLooseID(time.UnixMilli(1_700_000_000_000))
 	for copies, want := range map[int]string{1: "producers 1 (contiguous)  loose 1", 2: "this loose message"} {

@@ -44,7 +44,7 @@ func (w *whenSaid) String() string {
 	return w.b.String()
 }
 
-// run runs the producer and returns its exit code and what it printed.
+// run runs the producer and returns its exit code and its output.
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runUntil(t, &whenSaid{}, args...)
@@ -62,13 +62,13 @@ func runUntil(t *testing.T, errs *whenSaid, args ...string) (code int, stdout, s
 	return code, out.String(), errs.String()
 }
 
-// quick is how long a stop may take on a busy machine, where the rule is a second. Without the rule it is 5 s and more.
+// quick is how long a stop may take on a busy machine. The rule allows a second; without the rule it takes 5 s and more.
 const quick = 4500 * time.Millisecond
 
-// insertedOne is the answer to an insert of one message.
+// insertedOne is the response to an insert of one message.
 var insertedOne = bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 1}}
 
-// A producer that starts during an election waits for the primary, says so once, and publishes.
+// A producer that starts during an election waits for the primary, reports so once, and publishes.
 func TestProducerWaitsForAPrimary(t *testing.T) {
 	var elected atomic.Bool
 	var s *fake.Server
@@ -116,7 +116,7 @@ func TestProducerEndsTheWaitForAServer(t *testing.T) {
 	}
 }
 
-// A producer that waits for room in a full backlog has sent nothing: it stops at once, also while its server says nothing.
+// A producer that waits for room in a full backlog has sent nothing: it stops at once, even while its server is silent.
 func TestProducerThatWaitsForRoomStopsWhileTheServerIsSilent(t *testing.T) {
 	var s *fake.Server
 	s = fake.StartWith(t, func(command string, document bson.Raw) bson.D {

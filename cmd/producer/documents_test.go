@@ -8,10 +8,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The command lines in the documents are ones that this program takes.
+// This program accepts the command lines in the documents.
 func TestCommandLinesInDocuments(t *testing.T) { clitest.Documents(t, "../..", root, 2) }
 
-// So is the one in deploy/compose.yaml.
+// It also accepts the one in deploy/compose.yaml.
 func TestCommandLineInCompose(t *testing.T) {
 	b, err := os.ReadFile("../../deploy/compose.yaml")
 	if err != nil {
@@ -34,5 +34,5 @@ func TestCommandLineInCompose(t *testing.T) {
 	}
 }
 
-// docs/cli.md describes this program as it is.
+// docs/cli.md matches this program.
 func TestReference(t *testing.T) { clitest.Reference(t, "../../docs/cli.md", root()) }

@@ -108,7 +108,7 @@ func FuzzJournal(f *testing.F) {
 
 const inFlightFrom = 10
 
-// FuzzSource: what is published, in all formats. The messages are the input, and nothing is left out.
+// FuzzSource: inputs in all formats. The messages are the input, and nothing is left out.
 func FuzzSource(f *testing.F) {
 	for _, s := range []string{"a\nb\n", "a\r\n\nb", "{\"id\":1}\n \n[2]\n", "\x00\x00\x00\x01a\x00\x00\x00\x00", "\x00\x00\x00\x05a", "\xff\xff\xff\xff", "\x00\x00", ""} {
 		f.Add([]byte(s))
@@ -152,7 +152,7 @@ func FuzzSource(f *testing.F) {
 	})
 }
 
-// FuzzJSONKey: idempotency keys out of messages. A message that was made with the key has it.
+// FuzzJSONKey: idempotency keys from messages. A message built with a key yields that key.
 func FuzzJSONKey(f *testing.F) {
 	for _, s := range []string{`{"order":{"id":"a"}}`, `{"order":{"id":12345678901234567890}}`, `{"order":{"id":null}}`, `{"order":7}`, `{"order":{"id":""}}`, `{"order":{"id":1e400}}`,
 		`{"order":{"id":"a"}} x`, `[`, `12345678901234567890`, `{"order":{"id":"\ud800"}}`, `{"order":{"id":{}}}`} {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// TestJournalOfAnUnclearOutcome: a resumed run has to send the batch again, as it was.
+// TestJournalOfAnUnclearOutcome: a resumed run must send the batch again, unchanged.
 func TestJournalOfAnUnclearOutcome(t *testing.T) {
 	for last, changed := range map[queue.Status]bool{queue.Stored: true, queue.Unknown: false} {
 		j := &journal{path: filepath.Join(t.TempDir(), "state"), input: filepath.Join(t.TempDir(), "input"), unlock: func() {}}
@@ -45,8 +45,8 @@ func TestJournalOfAnUnclearOutcome(t *testing.T) {
 	}
 }
 
-// TestChangedFlightIsRefused: messages that may be stored are sent again under their old numbers, so an input that has other messages there now
-// is refused, although its size, its beginning and its end are the same. Messages behind them may have been changed.
+// TestChangedFlightIsRefused: messages that may be stored are sent again with their old numbers, so an input that now has different messages
+// there is refused, even if its size, beginning and end are the same. Later messages may have changed.
 func TestChangedFlightIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	f := &publishFlags{typ: "t", resume: filepath.Join(dir, "state"), format: cli.NewOneOf("lines")}
@@ -80,7 +80,7 @@ func TestChangedFlightIsRefused(t *testing.T) {
 	for range 3 {
 		j.settled(queue.Result{Status: queue.Stored})
 	}
-	if err := j.save(queue.Checkpoint{Producer: 7, N: 3, InFlight: 1, Time: time.UnixMilli(1000)}); err != nil { // and then it is killed
+	if err := j.save(queue.Checkpoint{Producer: 7, N: 3, InFlight: 1, Time: time.UnixMilli(1000)}); err != nil { // then it is killed
 		t.Fatal(err)
 	}
 	j.unlock()
@@ -92,7 +92,7 @@ func TestChangedFlightIsRefused(t *testing.T) {
 		t.Errorf("a message in flight was changed: %v", err)
 	}
 	text[3*line] = 'y'
-	for _, other := range []int{2*line + 5, 4*line + 5} { // before and behind the one in flight
+	for _, other := range []int{2*line + 5, 4*line + 5} { // before and after the message in flight
 		write(other)
 		if err := open(); err != nil {
 			t.Errorf("byte %d was changed: %v", other, err)

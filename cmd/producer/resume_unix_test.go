@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// The input of --resume and the state file have to be files. A pipe would be waited for without a word.
+// The input of --resume and the state file must be regular files. With a pipe, the producer would block silently.
 func TestResumeNeedsFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, state := filepath.Join(dir, "pipe"), filepath.Join(dir, "file"), filepath.Join(dir, "state")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Reading goes on at every position as if it had never stopped.
+// Reading can continue at every position as if it had never stopped.
 func TestSourcesGoOnAtEveryPosition(t *testing.T) {
 	var len32 []byte
 	for _, s := range []string{"", "abc", strings.Repeat("x", 70_000), "d"} {

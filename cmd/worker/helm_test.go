@@ -20,14 +20,14 @@ import (
 )
 
 // The chart in deploy/helm. Helm itself is a large program, so the templates are rendered here with the few functions that they use.
-// Where Helm is installed (make helm), it is asked, too, and must give the same.
+// Where Helm is installed (make helm), it renders the chart, too, and must give the same result.
 
 const chart = deployed + "/helm"
 
-// manifest is an object of the API as it is in a file.
+// manifest is an API object in a file.
 type manifest = map[string]any
 
-// Without settings the chart is the layout kubernetes/store, and without a store it is kubernetes/shared.
+// Without settings the chart equals the layout kubernetes/store, and without a store it equals kubernetes/shared.
 func TestHelmChartIsTheManifests(t *testing.T) {
 	for _, c := range []struct{ values, like string }{
 		{"", "store"},
@@ -49,7 +49,7 @@ func TestHelmChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// Optional parts are as in the other files of kubernetes.
+// Optional parts equal those in the other files of kubernetes.
 func TestHelmChartsOptions(t *testing.T) {
 	got := render(t, "{networkPolicy: {enabled: true}, podMonitor: {enabled: true, interval: 15s}}")
 	for kind, file := range map[string]string{"NetworkPolicy": "networkpolicy.yaml", "PodMonitor": "addons/podmonitor.yaml"} {
@@ -59,7 +59,7 @@ func TestHelmChartsOptions(t *testing.T) {
 		}
 	}
 
-	// So is fencepost serve.
+	// fencepost serve does, too.
 	got = render(t, "{networkPolicy: {enabled: true}, serve: {enabled: true}}")
 	want := decodeAll(t, bytes.ReplaceAll(readFile(t, deployed+"/kubernetes/serve/serve.yaml"), []byte("serve.fencepost.svc"), []byte("serve.default.svc")))
 	want = append(want, decodeAll(t, readFile(t, deployed+"/kubernetes/networkpolicy.yaml"))[1])
@@ -90,7 +90,7 @@ imagePullSecrets: [pull]`)["Deployment fencepost-serve"])
 		t.Errorf("there is TLS in\n%s", text)
 	}
 
-	// All other settings arrive where they belong.
+	// All other settings take effect where they belong.
 	digest := "sha256:" + strings.Repeat("0", 64)
 	got = render(t, `
 image: {repository: r/f, digest: "`+digest+`", pullPolicy: Always}
@@ -141,7 +141,7 @@ podDisruptionBudget: {maxUnavailable: 2}`)
 	}
 }
 
-// Every value has a type, and each is one that a template uses.
+// Every value has a type, and a template uses each.
 func TestHelmValues(t *testing.T) {
 	var values, schema map[string]any
 	if err := yaml.Unmarshal(readFile(t, chart+"/values.yaml"), &values); err != nil {
@@ -183,12 +183,12 @@ func TestHelmValues(t *testing.T) {
 	walk("", values, schema)
 }
 
-// helmTemplate renders the chart with Helm. One that was built from source takes Kubernetes for 1.20 unless it is told, and refuses the chart.
+// helmTemplate renders the chart with Helm. A Helm that was built from source assumes Kubernetes 1.20 unless told otherwise, and refuses the chart.
 func helmTemplate(helm string, args ...string) *exec.Cmd {
 	return exec.Command(helm, append([]string{"template", "--kube-version", "1.30", "fencepost", chart}, args...)...)
 }
 
-// Helm takes the chart, and refuses what the schema does not have.
+// Helm accepts the chart, and refuses values that the schema does not have.
 func TestHelmTakesTheChart(t *testing.T) {
 	helm, err := exec.LookPath("helm")
 	if err != nil {
@@ -277,7 +277,7 @@ func render(t *testing.T, values string) map[string]manifest {
 	return objects
 }
 
-// sameInHelm compares with what Helm makes of the chart, where it is installed.
+// sameInHelm compares with the output of Helm, where it is installed.
 func sameInHelm(t *testing.T, values string, want map[string]manifest) {
 	t.Helper()
 	helm, err := exec.LookPath("helm")
@@ -303,7 +303,7 @@ func sameInHelm(t *testing.T, values string, want map[string]manifest) {
 	}
 }
 
-// functions are those of Helm's that the templates use.
+// functions are the functions of Helm that the templates use.
 func functions(root *template.Template) template.FuncMap {
 	return template.FuncMap{
 		"include": func(name string, data any) (string, error) {
@@ -333,7 +333,7 @@ func functions(root *template.Template) template.FuncMap {
 	}
 }
 
-// merge puts what is in over into values, as Helm does.
+// merge merges over into values, like Helm.
 func merge(values, over map[string]any) {
 	for key, v := range over {
 		below, isMap := values[key].(map[string]any)
@@ -372,7 +372,7 @@ func plain(v any) any {
 	return v
 }
 
-// differences tells where two values are unlike each other.
+// differences returns where two values differ.
 func differences(where string, got, want any) (all []string) {
 	g, isMap := got.(map[string]any)
 	w, alsoMap := want.(map[string]any)

@@ -25,8 +25,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The parts of the APIs that the manifests use, so that a field that is not here is a mistake, or new: look it up in the API's
-// reference then. Decoded with KnownFields.
+// The parts of the APIs that the manifests use. A field that is not here is a mistake, or new: look it up in the API's
+// reference. Decoded with KnownFields.
 type (
 	labels map[string]string
 
@@ -229,7 +229,7 @@ type (
 	}
 )
 
-// pinned is an image that stays what it is.
+// pinned matches an image that cannot change.
 var pinned = regexp.MustCompile(`^[a-z./-]+:[a-z0-9.]+@sha256:[0-9a-f]{64}$`)
 
 // composeFile is the part of the Compose specification that compose.yaml uses.
@@ -265,14 +265,14 @@ type composeService struct {
 
 const deployed = "../../deploy"
 
-// TestManifests checks that what the files in deploy say about Fencepost and about each other is so.
+// TestManifests checks that the statements of the files in deploy about Fencepost and about each other are true.
 func TestManifests(t *testing.T) {
 	for _, problem := range problems(os.DirFS(deployed)) {
 		t.Error(problem)
 	}
 }
 
-// The check above is worth something: it finds each of these.
+// The check above finds each of these mistakes.
 func TestManifestMistakesAreFound(t *testing.T) {
 	for _, m := range []struct{ file, old, new, want string }{
 		{"kubernetes/shared/worker.yaml", "readinessProbe:", "readynessProbe:", "readynessProbe not found"},
@@ -349,7 +349,7 @@ func TestManifestMistakesAreFound(t *testing.T) {
 	}
 }
 
-// mutant is the directory with one place changed.
+// mutant is the directory with one change.
 type mutant struct {
 	fs.FS
 	t              *testing.T
@@ -367,11 +367,11 @@ func (m mutant) ReadFile(name string) ([]byte, error) {
 	return bytes.ReplaceAll(b, []byte(m.old), []byte(m.new)), nil
 }
 
-// findings collects what is wrong.
+// findings collects errors.
 type findings struct {
 	fsys  fs.FS
 	list  []string
-	where string // file and object that is looked at
+	where string // file and object that is being checked
 }
 
 func (f *findings) add(format string, args ...any) {
@@ -403,7 +403,7 @@ func (f *findings) decode(b []byte, into any) {
 	}
 }
 
-// image is what the Dockerfile says.
+// image holds the settings of the Dockerfile.
 type image struct {
 	uid, gid int
 	dir      string
@@ -430,7 +430,7 @@ func (f *findings) dockerfile() image {
 	return i
 }
 
-// workerArgs checks a worker's command line and environment, and that it is stopped with time to spare.
+// workerArgs checks a worker's command line and environment, and that it gets enough time to stop.
 func (f *findings) workerArgs(args []string, env []string, i image, killedAfter time.Duration) *pflag.FlagSet {
 	w := workercmd.New()
 	cli.Prepare(w)
@@ -536,8 +536,8 @@ func (f *findings) kubernetes(i image) {
 	f.checkNetwork(all, i)
 }
 
-// checkNetwork checks that a policy is about all workers, and another one about serve, and that each lets others in at the port of --listen alone, and
-// out to MongoDB and DNS alone.
+// checkNetwork checks that one policy applies to all workers and another one to serve, and that each allows incoming connections only at the port
+// of --listen, and outgoing ones only to MongoDB and DNS.
 func (f *findings) checkNetwork(workers []object[workload], i image) {
 	docs := f.documents("kubernetes/networkpolicy.yaml")
 	if len(docs) != 2 {
@@ -573,7 +573,7 @@ func (f *findings) checkNetwork(workers []object[workload], i image) {
 	}
 }
 
-// ports returns the ports of a rule, which has to say whose they are: a rule without peers, or with an empty selector, is about everybody.
+// ports returns the ports of a rule, which must name its peers: a rule without peers, or with an empty selector, applies to everyone.
 func (f *findings) ports(peers []peer, ports []networkPort) (list []string) {
 	if len(peers) == 0 || slices.ContainsFunc(peers, func(p peer) bool { return len(p.NamespaceSelector.MatchLabels) == 0 }) {
 		f.add("ports %v are open to everybody", ports)
@@ -652,7 +652,7 @@ func typed[S any](f *findings, doc []byte, api string) (o object[S]) {
 	return o
 }
 
-// in says whether a selector selects what has these labels.
+// in reports whether a selector selects objects with these labels.
 func (s labels) in(l labels) bool {
 	for k, v := range s {
 		if l[k] != v {
@@ -682,7 +682,7 @@ func (f *findings) workload(w object[workload], i image) {
 	}
 }
 
-// pod checks what all workloads have in common, and returns the one container, which answers at a port.
+// pod checks what all workloads have in common, and returns the one container, which listens at a port.
 func (f *findings) pod(w object[workload], i image, port string) *kubeContainer {
 	pod := w.Spec.Template.Spec
 	if !w.Spec.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
@@ -875,7 +875,7 @@ func (f *findings) checkAddons(deployments, all []object[workload]) {
 	}
 }
 
-// The tools that read these files in earnest, where they are installed.
+// Tools that really read these files, where they are installed.
 func TestToolsAcceptTheFiles(t *testing.T) {
 	ran := 0
 	for _, command := range [][]string{

@@ -12,7 +12,7 @@ import (
 
 const servePort = "9096"
 
-// serveArgs checks the arguments, and that it is killed only after it had time to finish requests. It returns the values.
+// serveArgs checks the arguments, and that it gets enough time to finish requests before it is killed. It returns the values.
 func (f *findings) serveArgs(args []string, killedAfter time.Duration) map[string]string {
 	flags := map[string]string{"stop-timeout": "30s"}
 	for _, a := range args {

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// morgue is a backend in memory with dead letters of type orders.
+// morgue returns a backend in memory with dead letters of type orders.
 type morgue struct {
 	*fencepost.Backend
 	t *testing.T
@@ -43,9 +43,9 @@ func (m morgue) bury(n int) {
 	}
 }
 
-const somePortions = 1200 // letters
+const somePortions = 1200 // more letters than fit in one portion
 
-// TestDeadActionIsAboutWhatWasThere: letters that die during a requeue are not requeued, or one that dies each time would be for ever.
+// TestDeadActionIsAboutWhatWasThere: letters that die during a requeue are not requeued, or a message that dies each time would be requeued forever.
 func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	m := newMorgue(t, somePortions)
 	done := 0
@@ -63,7 +63,7 @@ func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	}
 }
 
-// TestDeadActionsTakeTurns: a command that waited for another one chooses among what that one has left.
+// TestDeadActionsTakeTurns: a command that waited for another one chooses among the letters that the other one has left.
 func TestDeadActionsTakeTurns(t *testing.T) {
 	m := newMorgue(t, somePortions)
 	var wg sync.WaitGroup
@@ -94,7 +94,7 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestForeignTypesCanBeRemoved: no lock has the name of what no type can be called.
+// TestForeignTypesCanBeRemoved: a type name that is invalid for locks needs no lock.
 func TestForeignTypesCanBeRemoved(t *testing.T) {
 	m, done := newMorgue(t, 0), false
 	err := Turn{}.Take(t.Context(), m.Backend, "a\x00b", func(context.Context) error { done = true; return nil })
@@ -115,7 +115,7 @@ func (q slowDead) DeadLetters(ctx context.Context, typ string, after queue.ID, l
 	return letters, err
 }
 
-// TestDeadActionEndsWithItsLock: nothing is begun when the lock is gone.
+// TestDeadActionEndsWithItsLock: no portion is begun after the lock is lost.
 func TestDeadActionEndsWithItsLock(t *testing.T) {
 	for letters, want := range map[int]int{somePortions: 1, 10: 0} {
 		t.Run(fmt.Sprint(letters, " letters"), func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestDeadActionEndsWithItsLock(t *testing.T) {
 				if found > 0 {
 					return
 				}
-				if ends++; ends == 2 && want == 0 { // all are read, and nothing is done
+				if ends++; ends == 2 && want == 0 { // all letters are read, but nothing is done
 					lose(ctx)
 				}
 			}}

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// What removes pending messages or foreign keys by name waits for its turn, too; what only counts them does not.
+// Removing pending messages or foreign keys waits for its turn, too; only counting them does not.
 func TestPurgesTakeTurns(t *testing.T) {
 	m := newMorgue(t, 0)
 	memory := m.Queue.(*queuetest.Memory)

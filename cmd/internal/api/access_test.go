@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// tokens makes a file of tokens and returns the tokens by name.
+// tokens writes a token file and returns the tokens by name.
 func tokens(t testing.TB, path string, lines ...[3]string) map[string]string {
 	t.Helper()
 	secrets, text := map[string]string{}, "# clients\n\n"
@@ -41,7 +41,7 @@ func tokens(t testing.TB, path string, lines ...[3]string) map[string]string {
 	return secrets
 }
 
-// A token lets in for what it is for, and nothing else.
+// A token permits what it is for, and nothing else.
 func TestTokens(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	secret := tokens(t, path, [3]string{"shop", "publish", "orders,invoices.*"}, [3]string{"reader", "read", "orders"}, [3]string{"ops", "publish,read", ""})
@@ -116,7 +116,7 @@ func readFile(t testing.TB, path string) string {
 	return string(b)
 }
 
-// A payload, a header or a secret of a client is in no log line.
+// No log line contains a payload, a header or a secret of a client.
 func TestLogHasNoPayloads(t *testing.T) {
 	s := start(t, nil)
 	s.do("POST", orders, "s3cret", "Fencepost-Header-A", "s3cret", "Idempotency-Key", "s3cret", "Authorization", "Bearer s3cret")
@@ -126,7 +126,7 @@ func TestLogHasNoPayloads(t *testing.T) {
 	}
 }
 
-// A file that cannot hold tokens is refused, and no error quotes it.
+// An invalid token file is refused, and no error quotes it.
 func TestTokensThatCannotBeRead(t *testing.T) {
 	hash := strings.Repeat("ab", 32)
 	for want, text := range map[string]string{
@@ -160,7 +160,7 @@ func TestTokensThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A token that is revoked is refused soon, and ends the tails that were opened with it. A file that cannot be used changes nothing.
+// A revoked token is soon refused, and its tails end. An invalid file changes nothing.
 func TestRevokedToken(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tokens")
@@ -193,7 +193,7 @@ func TestRevokedToken(t *testing.T) {
 	}
 }
 
-// Who removes the last token, or the whole file, has revoked that token. A file that is filled again lets in again.
+// Removing the last token, or the whole file, revokes the token. A refilled file admits clients again.
 func TestLastTokenIsRevoked(t *testing.T) {
 	t.Parallel()
 	for name, revoke := range map[string]func(path string) error{
@@ -257,7 +257,7 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
-// sign makes a certificate.
+// sign creates a certificate.
 func (a *authority) sign(name string, ca bool) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM []byte) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -293,7 +293,7 @@ func (a *authority) files(dir, name string) (cert, key string) {
 	return cert, key
 }
 
-// Only clients with a certificate of the authority connect, and a certificate that is renewed is used at once.
+// Only clients with a certificate of the authority can connect, and a renewed certificate is used at once.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	servers, clients := newAuthority(t), newAuthority(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// writer appends to the file of a type as a worker does, and keeps the registry right.
+// writer appends to the file of a type like a worker, and keeps the registry up to date.
 type writer struct {
 	s   *service
 	w   *storage.Writer
@@ -58,10 +58,10 @@ func (w *writer) register() {
 	}
 }
 
-// id is the ID of the n-th record, n seconds after began.
+// id returns the ID of record n, n seconds after began.
 func id(n uint64) queue.ID { return queue.NewID(began.Add(time.Duration(n)*time.Second), 42, n) }
 
-// put appends records: a second apart, with the payload r and their number.
+// put appends records, one second apart, whose payload is r and their number.
 func (w *writer) put(many int, kinds ...storage.Kind) {
 	w.s.t.Helper()
 	for range many {
@@ -117,7 +117,7 @@ func (s *service) page(path string) (p pageOf) {
 	return p
 }
 
-// Pages lead through all files of a type; dead letters and what is lost are passed over.
+// Pages lead through all files of a type; dead letters and lost records are skipped.
 func TestMessages(t *testing.T) {
 	s := start(t, nil)
 	w := s.writer("orders")
@@ -191,7 +191,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// An answer has a bound; a payload of any size and of any bytes comes whole.
+// A response has a size limit; a payload of any size and with any bytes arrives completely.
 func TestLargePages(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -215,7 +215,7 @@ func TestLargePages(t *testing.T) {
 	}
 }
 
-// Old files that were removed are missed, and the answer says where to go on.
+// Requests for messages in removed files are told where to continue.
 func TestRemovedFiles(t *testing.T) {
 	s := start(t, nil)
 	w := s.writer("orders")
@@ -240,7 +240,7 @@ func TestRemovedFiles(t *testing.T) {
 	}
 }
 
-// Files that are not the type's are not answered with.
+// Files that are not the registered ones are not served.
 func TestOtherFiles(t *testing.T) {
 	s := start(t, nil)
 	register := func(typ string, id byte, place string) {
@@ -260,7 +260,7 @@ func TestOtherFiles(t *testing.T) {
 	}
 	s.do("GET", "/v1/types/restored/messages", "").want(t, 404, "elsewhere")
 	s.do("GET", "/v1/types/restored/tail", "").want(t, 404, "elsewhere")
-	// Without an entry nobody knows whose messages a file has.
+	// Without an entry, it is unknown whose messages a file has.
 	for _, typ := range []string{"stray", "queued"} {
 		w, err := storage.Open(t.Context(), s.dir, typ, 1, storage.Options{AllowOverlay: true})
 		if err != nil {
@@ -281,7 +281,7 @@ func TestDamagedFiles(t *testing.T) {
 	for _, typ := range []string{"fenced", "newest"} {
 		w := s.writer(typ)
 		w.put(50)
-		if typ == "fenced" { // another writer has come since
+		if typ == "fenced" { // another writer has fenced this one
 			if err := w.w.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -388,7 +388,7 @@ func (s *service) tail(typ, query string, headers ...string) *tailing {
 	return t
 }
 
-// next returns the next event; the zero event when the server has ended the answer.
+// next returns the next event, or the zero event after the server has ended the response.
 func (t *tailing) next() (e event) {
 	t.t.Helper()
 	for t.in.Scan() {
@@ -409,12 +409,12 @@ func (t *tailing) next() (e event) {
 	return event{}
 }
 
-// A tail sends what is appended, over the end of a file too, and a client that comes again goes on where it was.
+// A tail sends new records, also across the end of a file, and a client that reconnects continues where it was.
 func TestTail(t *testing.T) {
 	s := start(t, nil)
 	w := s.writer("orders")
 	w.put(3)
-	tail := s.tail("orders", "") // from the end on
+	tail := s.tail("orders", "") // from the end
 	if media := tail.header.Get("Content-Type"); media != "text/event-stream" {
 		t.Error(media)
 	}
@@ -431,7 +431,7 @@ func TestTail(t *testing.T) {
 	w.put(1)
 	w.rotate()
 	w.put(1)
-	again := s.tail("orders", "?from=0", "Last-Event-ID", "4") // it is stronger
+	again := s.tail("orders", "?from=0", "Last-Event-ID", "4") // it takes precedence
 	for _, index := range []int{6, 7, 8} {
 		if e := again.next(); e.id != fmt.Sprint(index) {
 			t.Errorf("%+v, want %d", e, index)
@@ -456,7 +456,7 @@ func TestTail(t *testing.T) {
 	s.do("GET", "/v1/types/orders/tail", "").want(t, 503, "stopping")
 }
 
-// What a tail reads before it begins counts among the readers, and what it sends does not.
+// The reads before a tail begins count among the readers; sending does not.
 func TestSearchOfATailTakesAPlace(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -473,12 +473,12 @@ func TestSearchOfATailTakesAPlace(t *testing.T) {
 	for _, from := range []string{"", "?from=" + id(3).String(), "?from=90m"} {
 		s.do("GET", "/v1/types/orders/tail"+from, "").want(t, 503, "busy")
 	}
-	if e := s.tail("orders", "?from=1").next(); e.id != "1" { // it only goes on
+	if e := s.tail("orders", "?from=1").next(); e.id != "1" { // it only continues
 		t.Errorf("%+v", e)
 	}
 }
 
-// A tail may be there before the first file is. While there is nothing to send it sends signs of life.
+// A tail may begin before the first file exists. While it has nothing to send, it sends heartbeats.
 func TestTailOfATypeWithoutFile(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -493,7 +493,7 @@ func TestTailOfATypeWithoutFile(t *testing.T) {
 	}
 }
 
-// The number of tails has a bound.
+// The number of tails is bounded.
 func TestManyTails(t *testing.T) {
 	s := start(t, func(o *Options) { o.MaxConnections = 2 * maxTails })
 	s.writer("orders").put(1)

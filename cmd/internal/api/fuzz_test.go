@@ -24,7 +24,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// FuzzPublish: heads and bodies of requests that publish. The queue stores what the answer says, and nothing that breaks a limit.
+// FuzzPublish: heads and bodies of publish requests. The queue has stored what the response says, and nothing that breaks a limit.
 func FuzzPublish(f *testing.F) {
 	const payloads, messages = "Content-Type: " + typeLines + "\r\n", "Content-Type: " + typeMessages + "\r\n"
 	for head, bodies := range map[string][]string{
@@ -57,7 +57,7 @@ func FuzzPublish(f *testing.F) {
 		request := func() (*http.Request, error) { return http.ReadRequest(bufio.NewReader(bytes.NewReader(text))) }
 		r, err := request()
 		if err != nil {
-			return // net/http refuses it before we see it
+			return // net/http refuses it before the handler sees it
 		}
 		sent, cut := io.ReadAll(r.Body)
 		r, _ = request()
@@ -142,7 +142,7 @@ func hasID(msgs []queue.Message, id string) bool {
 	return false
 }
 
-// sameAgain publishes a message once more, as the line that this API answers with.
+// sameAgain publishes a message again, as the line in which this API returns it.
 func sameAgain(t *testing.T, m *queue.Message) {
 	t.Helper()
 	rec := storage.Record{ID: m.ID[:], Payload: m.Payload}
@@ -161,7 +161,7 @@ func sameAgain(t *testing.T, m *queue.Message) {
 	}
 }
 
-// FuzzTokens: files of tokens. No error quotes them, and one that is accepted means the same when it is written again.
+// FuzzTokens: token files. No error quotes them, and an accepted file means the same when it is written again.
 func FuzzTokens(f *testing.F) {
 	_, line, err := NewToken("shop", []string{"publish", "read"}, []string{"orders", "audit.*"})
 	if err != nil {

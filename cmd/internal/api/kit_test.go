@@ -25,7 +25,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// service is a server that runs, over a queue in memory that can go wrong.
+// service is a running server, with a queue in memory that can fail.
 type service struct {
 	*Server
 	t      testing.TB
@@ -54,7 +54,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// start starts a server. change adapts its options.
+// start starts a server. change modifies its options.
 func start(t testing.TB, change func(*Options)) *service {
 	t.Helper()
 	s := &service{t: t, memory: queuetest.NewMemory(), dir: t.TempDir(), log: &syncBuffer{}}
@@ -97,14 +97,14 @@ func start(t testing.TB, change func(*Options)) *service {
 	return s
 }
 
-// reply is an answer.
+// reply is a response.
 type reply struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// request makes a request; headers are name, value, name, value.
+// request creates a request; headers are name, value, name, value.
 func (s *service) request(method, path, body string, headers ...string) *http.Request {
 	s.t.Helper()
 	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
@@ -117,7 +117,7 @@ func (s *service) request(method, path, body string, headers ...string) *http.Re
 	return r
 }
 
-// do sends a request and reads the answer.
+// do sends a request and reads the response.
 func (s *service) do(method, path, body string, headers ...string) reply {
 	s.t.Helper()
 	return s.send(s.request(method, path, body, headers...))
@@ -143,7 +143,7 @@ func (s *service) send(r *http.Request) reply {
 	return a
 }
 
-// want checks status and code of an answer that is a problem.
+// want checks the status and the code of a problem response.
 func (a reply) want(t testing.TB, status int, code string) problem {
 	t.Helper()
 	var p problem
@@ -155,7 +155,7 @@ func (a reply) want(t testing.TB, status int, code string) problem {
 	return p
 }
 
-// outcomes returns the lines of an answer, and the last one.
+// outcomes returns the lines of a response, and the last one.
 func (a reply) outcomes(t testing.TB) (lines []outcomeLine, sum summaryLine) {
 	t.Helper()
 	if a.header.Get("Content-Type") != typeLines {
@@ -180,7 +180,7 @@ func (a reply) outcomes(t testing.TB) (lines []outcomeLine, sum summaryLine) {
 	return nil, sum
 }
 
-// pending returns what is in the queue.
+// pending returns the pending messages.
 func (s *service) pending(typ string) []queue.Message {
 	s.t.Helper()
 	msgs, err := s.memory.Fetch(context.Background(), typ, queue.ID{}, queue.Limit{Messages: 1_000_000})
@@ -190,7 +190,7 @@ func (s *service) pending(typ string) []queue.Message {
 	return msgs
 }
 
-// payloads returns the payloads of what is in the queue.
+// payloads returns the payloads of the pending messages.
 func (s *service) payloads(typ string) (all []string) {
 	s.t.Helper()
 	for _, m := range s.pending(typ) {
@@ -199,7 +199,7 @@ func (s *service) payloads(typ string) (all []string) {
 	return all
 }
 
-// drain has a worker append what is pending.
+// drain lets a worker append the pending messages.
 func (s *service) drain(types ...string) {
 	s.t.Helper()
 	pool, err := worker.New(worker.Config{Queue: s.memory, Locker: s.o.Backend.Locker, To: worker.Files{Dir: s.dir, Storage: storage.Options{AllowOverlay: true}}, Types: types, UntilEmpty: true})
@@ -211,7 +211,7 @@ func (s *service) drain(types ...string) {
 	}
 }
 
-// until waits for something that others bring about.
+// until waits for a condition.
 func until(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {

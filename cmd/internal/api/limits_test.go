@@ -31,7 +31,7 @@ func (s *service) dial(text string) net.Conn {
 	return c
 }
 
-// read returns the answer on a connection, and with it whether the server has closed it.
+// read returns the response on a connection, and whether the server has closed the connection.
 func (s *service) read(c net.Conn) reply {
 	s.t.Helper()
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -49,7 +49,7 @@ func (s *service) read(c net.Conn) reply {
 
 const head = "POST /v1/types/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
 
-// A body that was cut off is no message, even if its beginning would be one.
+// A truncated body is not a message, even if its beginning would be one.
 func TestCutBody(t *testing.T) {
 	s := start(t, nil)
 	for _, request := range []string{
@@ -73,7 +73,7 @@ func TestCutBody(t *testing.T) {
 	same(t, "stored", s.payloads("orders"), []string{"1"})
 }
 
-// Heads that are too large, lengths that are none, and requests in one another are refused, and nothing is stored.
+// Heads that are too large, invalid lengths and requests within requests are refused, and nothing is stored.
 func TestHostileHeads(t *testing.T) {
 	s := start(t, nil)
 	for _, test := range []struct {
@@ -99,7 +99,7 @@ func TestHostileHeads(t *testing.T) {
 	}
 }
 
-// A client that keeps the server waiting loses its connection; the time that the server takes does not count.
+// A client that keeps the server waiting loses its connection; time that the server takes does not count.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *Options) { o.ClientTimeout = 250 * time.Millisecond })
@@ -123,7 +123,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// A client that does not read its answer loses its connection, and others are answered meanwhile.
+// A client that does not read its response loses its connection, and others are answered in the meantime.
 func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(o *Options) { o.ClientTimeout = 250 * time.Millisecond })
@@ -143,7 +143,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// While all requests that may be under way are, others are refused, and probes are answered on new connections. No message under way is cut off.
+// At the limit of requests in progress, further ones are refused, and probes are answered on new connections. No message in progress is cut off.
 func TestConnectionsAreBounded(t *testing.T) {
 	const most = 2
 	s := start(t, func(o *Options) { o.MaxConnections = most })
@@ -181,7 +181,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	until(t, "there is room again", func() bool { return s.read(publish(most)).status == http.StatusCreated })
 }
 
-// Requests that are refused, and those that anybody may send, are answered although the body that they announce never comes, and their connections make
+// Refused requests, and those that need no token, are answered even if the body that they announce never arrives, and their connections make
 // room for others.
 func TestRefusedRequestsMakeRoom(t *testing.T) {
 	const most = 4
@@ -215,7 +215,7 @@ func TestRefusedRequestsMakeRoom(t *testing.T) {
 	}
 }
 
-// tokenFile is a file with a token that nobody has.
+// tokenFile returns a file with a token that no client has.
 func tokenFile(t testing.TB) string {
 	path := filepath.Join(t.TempDir(), "tokens")
 	tokens(t, path, [3]string{"ops", "publish,read", ""})
@@ -254,7 +254,7 @@ func TestLargeBodiesTakeTurns(t *testing.T) {
 	}
 }
 
-// The queue is asked once for many probes.
+// Many probes cause one query to the queue.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -288,7 +288,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// What is counted is described.
+// docs/http.md describes all metrics.
 func TestMetrics(t *testing.T) {
 	s := start(t, nil)
 	s.do("POST", orders, "12345")

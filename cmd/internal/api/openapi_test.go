@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// spec is docs/openapi.yaml, and which of its answers the tests have seen. All that they see is compared with it.
+// spec is docs/openapi.yaml, with the responses that the tests have seen. Every response that they see is compared with it.
 type spec struct {
 	doc  map[string]any
 	mux  *http.ServeMux
@@ -64,7 +64,7 @@ func (s *spec) at(v any) map[string]any {
 	return found
 }
 
-// answers calls do with each answer that is described.
+// answers calls do with each response in the description.
 func (s *spec) answers(do func(method, pattern, status string, response map[string]any)) {
 	for pattern, item := range s.paths() {
 		for method, op := range item.(map[string]any) {
@@ -78,7 +78,7 @@ func (s *spec) answers(do func(method, pattern, status string, response map[stri
 	}
 }
 
-// saw compares an answer with its description.
+// saw compares a response with its description.
 func (s *spec) saw(t testing.TB, method, path string, a reply) {
 	t.Helper()
 	r, err := http.NewRequest(method, path, nil)
@@ -133,7 +133,7 @@ func (s *spec) compare(t testing.TB, schema any, text string) {
 	}
 }
 
-// wrong says what of a value is not as a schema says; it knows what that file uses.
+// wrong returns how a value differs from a schema; it knows the features of schemas that the file uses.
 func (s *spec) wrong(of any, v any) string {
 	schema := s.at(of)
 	if list, ok := schema["oneOf"].([]any); ok {
@@ -195,7 +195,7 @@ func (s *spec) wrong(of any, v any) string {
 	return ""
 }
 
-// verdict tells, after all tests, which described answers none of them has got.
+// verdict reports, after all tests, which described responses no test has got.
 func (s *spec) verdict() int {
 	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" || flag.Lookup("test.list").Value.String() != "" || flag.Lookup("test.bench").Value.String() != "" {
 		return 0
@@ -218,7 +218,7 @@ func (s *spec) verdict() int {
 	return 1
 }
 
-// The operations are those that are described, with their parameters, and no others.
+// The operations match the description, with their parameters.
 func TestOperationsAreDescribed(t *testing.T) {
 	var got, want []string
 	for _, rt := range start(t, nil).routes {
@@ -236,10 +236,10 @@ func TestOperationsAreDescribed(t *testing.T) {
 	same(t, "operations", got, want)
 }
 
-// paths are one for each operation.
+// paths returns one path for each operation.
 var paths = [][2]string{{"POST", orders}, {"GET", "/v1/types"}, {"GET", "/v1/types/orders"}, {"GET", orders}, {"GET", orders + "/1"}, {"GET", "/v1/types/orders/tail"}, {"GET", "/metrics"}, {"GET", "/livez"}, {"GET", "/readyz"}}
 
-// Every operation is refused in the same ways.
+// All operations are refused in the same ways.
 func TestEveryOperation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	secret := tokens(t, path, [3]string{"all", "publish,read", ""}, [3]string{"publish", "publish", "orders"}, [3]string{"read", "read", "orders"})

@@ -40,7 +40,7 @@ func TestPublishOne(t *testing.T) {
 	}
 }
 
-// The largest message is taken, also in many pieces, and one byte more is refused before it was read.
+// The largest message is accepted, also in many pieces, and one byte more is refused before it is read.
 func TestLargestMessage(t *testing.T) {
 	s := start(t, nil)
 	largest := strings.Repeat("x", queue.MaxPayload)
@@ -132,7 +132,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// The answer says what the queue says about a message: stored, refused for certain, or unknown.
+// The response reports the outcome of a message: stored, definitely refused, or unknown.
 func TestOutcomes(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault  queuetest.Fault
@@ -174,7 +174,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A message that waits behind others when its time is over is withdrawn: it is not stored, and the answer says so.
+// A message that is still waiting behind others when its time is up is withdrawn: it is not stored, and the response says so.
 func TestWithdrawn(t *testing.T) {
 	s := start(t, func(o *Options) { o.Wait = 2 * time.Second })
 	inserting, goOn := make(chan struct{}), make(chan struct{})
@@ -195,7 +195,7 @@ func TestWithdrawn(t *testing.T) {
 	s.do("POST", orders, "second").want(t, 503, "unavailable")
 	wg.Wait()
 	close(goOn)
-	if err := s.Close(t.Context()); err != nil { // what can still be stored is stored then
+	if err := s.Close(t.Context()); err != nil { // messages that can still be stored are stored now
 		t.Error(err)
 	}
 	if slices.Contains(s.payloads("orders"), "second") {
@@ -228,7 +228,7 @@ func TestPausedAndFull(t *testing.T) {
 	same(t, "stored", s.payloads("full"), []string{"1", "2", "3"})
 }
 
-// Requests take turns with the memory for their lines: each stores what it sent, also while others are read and stored, and after one that ended early.
+// Requests reuse the memory for lines: each stores what it sent, also while others are read and stored, and after one that ended early.
 func TestRequestsShareNoLines(t *testing.T) {
 	s := start(t, nil)
 	var mu sync.Mutex
@@ -261,7 +261,7 @@ func TestRequestsShareNoLines(t *testing.T) {
 	same(t, "stored", got, want)
 }
 
-// Each line has its outcome, in order; blank lines count as lines and are no messages.
+// Each line has its outcome, in order; blank lines count as lines but are not messages.
 func TestLines(t *testing.T) {
 	s := start(t, nil)
 	a := s.do("POST", orders, "{\"a\":1}\n\n  \r\n[2]\n\"three\"", "Content-Type", "application/x-ndjson; charset=utf-8", "Fencepost-Header-Source", "shop", "Idempotency-Key", "k")
@@ -279,7 +279,7 @@ func TestLines(t *testing.T) {
 	s.do("POST", orders, "\n\n", "Content-Type", typeLines).want(t, 400, "malformed")
 }
 
-// Lines behind one that cannot be stored must not overtake it.
+// Lines after one that cannot be stored must not overtake it.
 func TestBadLineEndsARequest(t *testing.T) {
 	s := start(t, nil)
 	for media, bad := range map[string]string{typeLines: "{oops", typeMessages: `{"payload":"x","header":{}}`} {
@@ -292,20 +292,20 @@ func TestBadLineEndsARequest(t *testing.T) {
 	if n := len(s.pending("orders")); n != 2 {
 		t.Errorf("%d are stored", n)
 	}
-	// A request has at most so many lines, and the answer says which are stored.
+	// A request has a limited number of lines, and the response says which are stored.
 	a := s.do("POST", "/v1/types/many/messages", strings.Repeat("1\n", maxLines+1), "Content-Type", typeLines)
 	lines, sum := a.outcomes(t)
 	if a.status != 413 || sum.Stored != maxLines || sum.Complete || lines[maxLines].Line != maxLines+1 || len(s.pending("many")) != maxLines {
 		t.Errorf("%d %+v", a.status, sum)
 	}
-	// Nor has a line more than a message can be large.
+	// A line can be no larger than a message.
 	s.do("POST", "/v1/types/long/messages", strings.Repeat("1", maxLine+2), "Content-Type", typeLines).outcomes(t)
 	if n := len(s.pending("long")); n != 0 {
 		t.Errorf("%d are stored", n)
 	}
 }
 
-// A message goes through the form of cat and of this API as it is: bytes, headers, key.
+// A message survives the format of cat and of this API unchanged: bytes, headers, key.
 func TestMessageLines(t *testing.T) {
 	s := start(t, nil)
 	bytes := base64.StdEncoding.EncodeToString([]byte("\x00\xff"))
@@ -332,7 +332,7 @@ func TestMessageLines(t *testing.T) {
 	}
 }
 
-// An unknown outcome, repeated with its key, is in the file once; and what is unknown in a part of a request decides its status.
+// After an unknown outcome, a repetition with the same key gets into the file once; an unknown outcome of one line decides the status.
 func TestRepetitionIsInTheFileOnce(t *testing.T) {
 	s := start(t, func(o *Options) { o.Wait = 2 * time.Second })
 	var mu sync.Mutex
@@ -369,7 +369,7 @@ func TestRepetitionIsInTheFileOnce(t *testing.T) {
 	}
 }
 
-// inFile returns the payloads that are in the file.
+// inFile returns the payloads in the file.
 func (s *service) inFile(typ string) (all []string) {
 	s.t.Helper()
 	for from := 0; ; {
@@ -391,7 +391,7 @@ func (s *service) inFile(typ string) (all []string) {
 	}
 }
 
-// Many clients at a time: all that was confirmed is in the queue once, and in the order of each request.
+// Many concurrent clients: every confirmed message is in the queue once, and in the order of its request.
 func TestConcurrentClients(t *testing.T) {
 	s := start(t, nil)
 	const clients, requests, lines = 8, 4, 50
@@ -429,7 +429,7 @@ func TestConcurrentClients(t *testing.T) {
 	}
 }
 
-// A stop finishes what is under way and refuses what comes then, and lines that were not read are not stored.
+// A stop finishes requests in progress and refuses new ones, and unread lines are not stored.
 func TestStopWhilePublishing(t *testing.T) {
 	s := start(t, nil)
 	inserting, goOn := make(chan struct{}), make(chan struct{})
@@ -457,7 +457,7 @@ func TestStopWhilePublishing(t *testing.T) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
-	halfIn, half := io.Pipe() // a message of which a part is there when the stop comes
+	halfIn, half := io.Pipe() // a message of which only a part has arrived when the server stops
 	wg.Go(func() {
 		r := s.request("POST", "/v1/types/half/messages", "")
 		r.Body, r.ContentLength = halfIn, -1
@@ -498,7 +498,7 @@ func TestStopWhilePublishing(t *testing.T) {
 	}
 }
 
-// A stop that may not wait any longer says so.
+// A stop that runs out of time says so.
 func TestStopThatIsInAHurry(t *testing.T) {
 	s := start(t, nil)
 	inserting := make(chan struct{}, 10)
@@ -520,7 +520,7 @@ func TestStopThatIsInAHurry(t *testing.T) {
 	<-done
 }
 
-// A line that nobody knows of decides the status, whatever else is wrong in the request.
+// A line with an unknown outcome decides the status, whatever else is wrong in the request.
 func TestUnknownLineDecides(t *testing.T) {
 	s := start(t, nil)
 	all := []outcome{{line: 1}, {line: 2, problem: s.problem(&queue.BacklogFullError{Type: "orders", Limit: 1})}, {line: 3, problem: s.problem(queue.ErrUnknown)}, {line: 4}}

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is a worker-like program that prints its settings. It has a second command with a flag of its own.
+// program is a worker-like program that prints its settings. It has a second command with its own flag.
 func program(name string) (*cobra.Command, *bytes.Buffer) {
 	var out bytes.Buffer
 	root := &cobra.Command{Use: name, Args: NoArgs}
@@ -48,7 +48,7 @@ func TestConfigFile(t *testing.T) {
 		args       []string
 		want       string // lines on stdout
 		code       int
-		says       []string // of the error
+		says       []string // texts in the error
 	}{
 		{name: "values", file: "lease: 30s\ntype: [orders, 'audit-*']\ncompress: true\nbatch: 10\n",
 			want: "batch=10 (F:4)\ncompress=true (F:3)\nlease=30s (F:1)\ntype=orders,audit-* (F:2)\n"},
@@ -105,7 +105,7 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
-// check runs the program; F in what is expected stands for the file.
+// check runs the program; F in the expectations stands for the file.
 func check(t *testing.T, path string, args []string, want string, code int, says []string) {
 	t.Helper()
 	root, out := program("worker")
@@ -128,7 +128,7 @@ func check(t *testing.T, path string, args []string, want string, code int, says
 	}
 }
 
-// The passwords of the URL and of the store may be in files of their own. Where one is given twice the stronger place wins.
+// The passwords of the URL and of the store may be in separate files. If one is given twice, the higher rank takes precedence.
 func TestURLFile(t *testing.T) {
 	const inFile, url = "mongodb://bob:s3cret@filed/db?x=s3cret\n", "mongodb://bob:s3cret@given/db"
 	for name, test := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Of several types the one with the gravest error decides, wherever in the order it is.
+// Among several types, the gravest error decides, wherever it is in the order.
 func TestCodeOfJoinedErrors(t *testing.T) {
 	nothing, partial := &Error{ExitNothing, io.EOF}, &Error{ExitPartial, io.EOF}
 	for _, test := range []struct {
@@ -39,7 +39,7 @@ func TestCodeOfJoinedErrors(t *testing.T) {
 	}
 }
 
-// Who stops a program is not told so, but is told what went wrong before.
+// A user who stops a program is not told so, but is told about earlier errors.
 func TestErrorsOfAStoppedProgram(t *testing.T) {
 	for want, err := range map[string]error{"": context.Canceled, "error: EOF\nerror: context canceled\n": errors.Join(&Error{ExitNothing, io.EOF}, context.Canceled)} {
 		var stderr bytes.Buffer

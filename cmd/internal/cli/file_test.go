@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// --config may name a file of another kind, one of passwords, say: errors tell where they are, and nothing of what stands there.
+// --config may name another kind of file, such as one with passwords: errors give the position, but quote nothing.
 func TestErrorsTellNoLine(t *testing.T) {
 	for name, test := range map[string]struct{ file, where string }{
 		"passwords of the system":   {"root:$6$s3cret$s3cret:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n", ":1"},
@@ -36,7 +36,7 @@ func TestErrorsTellNoLine(t *testing.T) {
 	}
 }
 
-// A file that everybody may read gets one warning, and is used: Kubernetes mounts secrets like that. One without a password gets none.
+// A file that every user can read causes one warning, and is used: Kubernetes mounts secrets like that. A file without a password causes none.
 func TestPasswordsThatEverybodyMayRead(t *testing.T) {
 	const secret, plain = "mongodb://bob:s3cret@h/db", "mongodb://h/db"
 	for name, test := range map[string]struct {

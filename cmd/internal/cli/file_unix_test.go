@@ -20,7 +20,7 @@ func pipe(t *testing.T) string {
 	return path
 }
 
-// A pipe is as good as a file, as in --url-file <(pass show db), also if its writer comes later.
+// A pipe works like a file, as in --url-file <(pass show db), even if its writer comes later.
 func TestPipes(t *testing.T) {
 	for flag, content := range map[string]string{"--url-file": "mongodb://bob:s3cret@h/db\n", "--store-file": "mongodb://bob:s3cret@h/db\n", "--config": "url: mongodb://bob:s3cret@h/db"} {
 		path := pipe(t)
@@ -33,7 +33,7 @@ func TestPipes(t *testing.T) {
 	}
 }
 
-// A pipe to which nobody writes, or that nobody closes, is an error and not the end of all answers.
+// A pipe without a writer, or one that is never closed, is an error and does not hang the program.
 func TestPipesThatNobodyWritesTo(t *testing.T) {
 	silent, open := pipe(t), pipe(t)
 	w, err := os.OpenFile(open, os.O_RDWR, 0)
@@ -61,7 +61,7 @@ func TestPipesThatNobodyWritesTo(t *testing.T) {
 	}
 }
 
-// A device without an end is not read to its end.
+// Reading a device without an end stops at the limit.
 func TestDevices(t *testing.T) {
 	for path, says := range map[string]string{"/dev/zero": "larger than", "/dev/null": "only line"} {
 		check(t, path, []string{"--url-file", path}, "", ExitUsage, []string{"--url-file F", says})

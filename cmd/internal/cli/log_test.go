@@ -14,7 +14,7 @@ import (
 
 const hostile = "\x1b]0;title\x07\u009b5m\u202e\u2066\u200b\u3164\x7f\r\nFORGED\ta\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301\u0301"
 
-// hidden returns what a terminal would obey or not show in a text.
+// hidden returns the characters of a text that would control a terminal or that it would not show.
 func hidden(s string) (found []string) {
 	for _, r := range s {
 		if r != '\n' && unicode.In(r, unicode.C, unicode.Zl, unicode.Zp) || r == '\u3164' {
@@ -27,7 +27,7 @@ func hidden(s string) (found []string) {
 	return found
 }
 
-// Whatever is in an event, a log has one line for it, which shows everything and does nothing.
+// Every event is one log line, which shows everything and cannot control a terminal.
 func TestLogIsPrintable(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		t.Run(format, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestLogIsPrintable(t *testing.T) {
 	}
 }
 
-// Errors that were joined are lines of their own, each of which says that it is one. A value begins none.
+// Joined errors are printed on separate lines, each marked as an error. No value can begin a line.
 func TestErrorsArePrintable(t *testing.T) {
 	root := &cobra.Command{Use: "x", RunE: func(*cobra.Command, []string) error {
 		return fmt.Errorf("both: %w", errors.Join(errors.New("one: "+hostile+"\nFORGED mongodb://bob:secret@h"), Usagef("two")))

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestRemedies: what the libraries say in words, the programs say with a command, wherever the error is wrapped.
+// TestRemedies: for errors of the libraries, the programs print the command that helps, however the error is wrapped.
 func TestRemedies(t *testing.T) {
 	const path = "data/orders.fpl"
 	registered := storage.Entry{Generation: 2, DurableIndex: 9, FileID: storage.FileID{1}}
@@ -27,7 +27,7 @@ func TestRemedies(t *testing.T) {
 	}
 	for _, c := range []struct {
 		err  error
-		want string // "" where no command helps
+		want string // "" if no command helps
 	}{
 		{&queue.PausedError{Type: "orders"}, "fencepost types resume orders"},
 		{&queue.BacklogFullError{Type: "orders", Limit: 5}, "fencepost types limit orders --max-backlog N"},

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A signal between a program's last line and its end does not kill it: what it said is its result.
+// A signal between a program's last line and its end does not kill it: its result is what it has printed.
 func TestSignalsAtTheEndAreIgnored(t *testing.T) {
 	t.Cleanup(func() { signal.Reset(syscall.SIGTERM) })
 	called := make(chan string, 2)
@@ -30,7 +30,7 @@ func TestSignalsAtTheEndAreIgnored(t *testing.T) {
 	}
 }
 
-// The second signal is noticed however much the first one has called off.
+// The second signal is noticed regardless of what the first one has cancelled.
 func TestSecondSignal(t *testing.T) {
 	t.Cleanup(func() { signal.Reset(syscall.SIGTERM) })
 	called := make(chan string)

@@ -32,7 +32,7 @@ func TestStoreName(t *testing.T) {
 	}
 }
 
-// How values are written is in what somebody may run, and not in the name by which a place is known again.
+// The settings for writing are part of commands that a user may run, but not of the name that identifies a place.
 func TestStoreAddress(t *testing.T) {
 	const address = "s3://bucket/a?sse=aws:kms&region=x&key=secret&sse-kms-key-id=arn:aws:kms:x:1:key/2&sse-c-key=secret"
 	if got, want := StoreAddress(address), "s3://bucket/a?sse=aws:kms&region=x&sse-kms-key-id=arn:aws:kms:x:1:key/2"; got != want {
@@ -56,7 +56,7 @@ func TestStoreArgument(t *testing.T) {
 	}
 }
 
-// A path that package storage makes of a store and a name becomes both again; nothing else changes.
+// A path that package storage builds from a store and a name is split into both again; nothing else changes.
 func TestStoreText(t *testing.T) {
 	for _, test := range []struct{ store, text, want string }{
 		{"mongodb:", "storage: mongodb:/orders.fpl: damaged", "storage: orders.fpl in mongodb:: damaged"},
@@ -80,7 +80,7 @@ func TestStoreText(t *testing.T) {
 	}
 }
 
-// The command that helps is one for the store, and errors name files by their store.
+// The command that helps is for the store, and errors name files by their store.
 func TestRemediesForFilesInAStore(t *testing.T) {
 	const path = "mongodb:/orders@0002.fpl"
 	for name, err := range map[string]error{
@@ -100,7 +100,7 @@ func TestRemediesForFilesInAStore(t *testing.T) {
 	}
 }
 
-// A command that knows its stores by other means than --store tells the same.
+// A command that gets its stores without --store reports errors in the same way.
 func TestInStore(t *testing.T) {
 	err := fmt.Errorf("type orders: %w", &storage.CutError{Path: "mongodb:/orders@0002.fpl"})
 	got := InStore(err, "mongodb:")
@@ -120,8 +120,8 @@ func TestInStore(t *testing.T) {
 	}
 }
 
-// A directory on the command line is refused together with a store; one from elsewhere, such as the
-// container image's, does not count.
+// A directory on the command line is refused together with a store; one from another source, such as the
+// container image, does not count.
 func TestNoDirWithStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "store")
 	write(t, file, "mongodb:\n")

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// FuzzWire: messages of a publisher and of a server, as the proxy of fencepost conform sees them. It finds in them only what is there.
+// FuzzWire: messages of a publisher and of a server, as the proxy of fencepost conform sees them. It finds in them only what they contain.
 func FuzzWire(f *testing.F) {
 	message := func(op uint32, flags uint32, kind byte, section []byte) []byte {
 		m := binary.LittleEndian.AppendUint32(nil, uint32(mongowire.HeaderSize+5+len(section)))

@@ -29,12 +29,12 @@ func insertOf(keys ...string) *insertion {
 	return in
 }
 
-// Each rule about what is sent, by what breaks it and by what does not.
+// Each rule about the traffic, with violations and with valid traffic.
 func TestTrafficIsJudged(t *testing.T) {
 	a1, a2, a3, b1 := key(1, 1), key(1, 2), key(1, 3), key(2, 1)
 	for name, tc := range map[string]struct {
 		play func(r *record)
-		want string // "" for no violation
+		want string // "": no violation
 	}{
 		"in order, confirmed": {func(r *record) {
 			r.insert(insertOf(a1, a2), start)
@@ -99,7 +99,7 @@ func expect(t *testing.T, name string, v *violations, want string) {
 	}
 }
 
-// Each rule about what is in the files.
+// Each rule about the files.
 func TestFilesAreJudged(t *testing.T) {
 	id := func(n uint64) queue.ID { return queue.NewID(start, 1, n) }
 	one, two := line{n: 1, run: 1, typ: "t", said: ok, id: id(1)}, line{n: 2, run: 1, typ: "t", said: ok, id: id(2)}
@@ -172,7 +172,7 @@ func TestAnswersAreParsed(t *testing.T) {
 	}
 }
 
-// message is one of the wire protocol; documents lie beside the body if there are some.
+// message builds a message of the wire protocol; documents, if any, are in a section of their own.
 func message(t *testing.T, body bson.D, documents ...bson.D) wireMessage {
 	t.Helper()
 	marshal := func(d bson.D) []byte {
@@ -209,7 +209,7 @@ func TestWireIsRead(t *testing.T) {
 		if in == nil || !slices.Equal(in.keys, []string{"t/1", "t/2"}) || in.sums[0] == in.sums[1] || in.relaxed != "" || in.unordered || in.retryable {
 			t.Fatalf("%s: %+v", name, in)
 		}
-		for i := range m { // whatever somebody sends
+		for i := range m { // arbitrary bytes
 			parseInsert(m[:max(i, mongowire.HeaderSize)])
 		}
 		for want, reply := range map[int]bson.D{

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// read returns the lines of an input up to the first error, and that.
+// read returns the lines of an input up to the first error, and the error.
 func read(r io.Reader, limit int, grow func(int) error) (got []string, err error) {
 	l := Reader{R: bufio.NewReaderSize(r, 16), Max: limit, Grow: grow}
 	for {
@@ -44,7 +44,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// An input that breaks off inside a line has not said what the line is.
+// A line at which the input breaks off is incomplete, and not returned.
 func TestCutLineIsNoLine(t *testing.T) {
 	broken := errors.New("connection reset")
 	in := io.MultiReader(strings.NewReader("12\n34"), readerFunc(func([]byte) (int, error) { return 0, broken }))
@@ -53,7 +53,7 @@ func TestCutLineIsNoLine(t *testing.T) {
 	}
 }
 
-// Memory for a long line is asked for before it is taken.
+// Grow is called before memory for a long line is taken.
 func TestGrow(t *testing.T) {
 	full := errors.New("no memory")
 	if _, err := read(strings.NewReader(strings.Repeat("x", 100)), 1000, func(size int) error {
@@ -70,7 +70,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// IsJSON says what encoding/json says, in both directions.
+// IsJSON agrees with encoding/json.
 func TestIsJSON(t *testing.T) {
 	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	for _, line := range []string{

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// closing notes that it was closed.
+// closing records that it was closed.
 type closing struct {
 	net.Conn
 	closed bool
@@ -15,7 +15,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// Of connections without a request the one idle for longest makes room, and none with a request. Requests leave a connection to others.
+// Of the connections without a request, the one idle for longest makes room, never one with a request. Requests leave a connection to others.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	c := newConns(2, 3)
 	var all []*closing

@@ -22,7 +22,7 @@ import (
 // pipes are connections to a server in a synctest bubble.
 type pipes struct{ *clitest.Pipes }
 
-// servePipes answers at pipes.
+// servePipes serves on pipes.
 func servePipes(t *testing.T, o Options) pipes {
 	p := pipes{clitest.NewPipes()}
 	s := serve(p, "", o)
@@ -30,7 +30,7 @@ func servePipes(t *testing.T, o Options) pipes {
 	return p
 }
 
-// answer sends a GET, and returns the status of the answer, 0 if there is none.
+// answer sends a GET, and returns the status of the response, 0 if there is none.
 func (p pipes) answer(t *testing.T, path string) int {
 	t.Helper()
 	c := p.Dial(t)
@@ -54,7 +54,7 @@ func answerOn(t *testing.T, c net.Conn, path string) int {
 	return res.StatusCode
 }
 
-// Clients that ask for more and more and read nothing keep others from the metrics for a moment, and nobody from /livez.
+// Clients that keep sending requests and read nothing delay the metrics for others only briefly, and never /livez.
 func TestClientsThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := servePipes(t, Options{})
@@ -72,7 +72,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	})
 }
 
-// A request has to come to its end: its head, and the rest.
+// A request must arrive completely in time: its head, and the rest.
 func TestClientsThatDoNotFinish(t *testing.T) {
 	for name, test := range map[string]struct {
 		begin  string
@@ -98,7 +98,7 @@ func TestClientsThatDoNotFinish(t *testing.T) {
 	}
 }
 
-// A profile takes as long as was asked for, and is not bound by what other answers are.
+// A profile takes as long as requested, and is exempt from the time limit of other responses.
 func TestProfileTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := servePipes(t, Options{Pprof: true})
@@ -109,7 +109,7 @@ func TestProfileTakesItsTime(t *testing.T) {
 	})
 }
 
-// However many connections there are, and whatever they do: there are never more than so many, and the next one is answered.
+// Whatever clients do, the number of connections is bounded, and the next one is answered.
 func TestConnectionsAreBounded(t *testing.T) {
 	for name, begin := range map[string]string{
 		"new":          "",
@@ -144,7 +144,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// The connection that is used stays, those that came before and after it and do nothing go.
+// The connection in use stays; older and newer idle ones are closed.
 func TestConnectionInUseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := servePipes(t, Options{})
@@ -162,7 +162,7 @@ func TestConnectionInUseStays(t *testing.T) {
 	})
 }
 
-// A name that a stranger can have lead to this machine is not answered, whatever is asked.
+// Requests for a host name that another site could control are refused, on every path.
 func TestRequestsForOtherHosts(t *testing.T) {
 	s, err := Listen(Options{Addr: "localhost:0", Hosts: []string{"Worker.example.com"}})
 	if err != nil {
@@ -197,7 +197,7 @@ func TestRequestsForOtherHosts(t *testing.T) {
 	}
 }
 
-// The machine's name and the one that --listen has need no flag.
+// The machine's name and the host of --listen need no flag.
 func TestOwnNames(t *testing.T) {
 	h := hostsOf("metrics.example.com", nil)
 	for _, name := range []string{"metrics.example.com", "Metrics.Example.Com.:9090"} {
@@ -207,7 +207,7 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
-// While the store hangs every page answers within a moment.
+// While the store hangs, every page responds quickly.
 func TestAnswersWhileTheStoreHangs(t *testing.T) {
 	s := listen(t, Options{})
 	b := workertest.Backend(t)
@@ -218,7 +218,7 @@ func TestAnswersWhileTheStoreHangs(t *testing.T) {
 	for _, path := range []string{"/livez", "/readyz", "/statusz", "/metrics"} {
 		began := time.Now()
 		get(t, s, path)
-		if took := time.Since(began); took > 4500*time.Millisecond { // one that waits for the store takes 5 s
+		if took := time.Since(began); took > 4500*time.Millisecond { // a page that waits for the store takes 5 s
 			t.Errorf("%s took %v", path, took)
 		}
 	}

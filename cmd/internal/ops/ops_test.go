@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// get asks the server; every answer is checked not to hold the secret.
+// get sends a request to the server; every response is checked not to contain the secret.
 func get(t *testing.T, s *Server, path string) (code int, body string) {
 	t.Helper()
 	client := http.Client{Timeout: time.Minute}
@@ -52,7 +52,7 @@ func listen(t *testing.T, o Options) *Server {
 	return s
 }
 
-// until waits for something that other goroutines bring about.
+// until waits for a condition that other goroutines bring about.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -62,7 +62,7 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// The life of a worker as a probe sees it: connecting, ready, its server away, stopping, gone.
+// The life of a worker as a probe sees it: connecting, ready, server unreachable, stopping, gone.
 func TestProbesFollowTheWorker(t *testing.T) {
 	s := listen(t, Options{Settings: []cli.Setting{{Name: "lease", Value: "5s", Source: "flag"}}})
 	if code, body := get(t, s, "/readyz"); code != 503 || body != "connecting to mongodb://db1/shop\n" {
@@ -104,7 +104,7 @@ func TestProbesFollowTheWorker(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &status); err != nil {
 			t.Fatalf("/statusz: %v\n%s", err, body)
 		}
-		// "good" counts as handled a moment before it counts as a commit.
+		// "good" counts as handled shortly before it counts as a commit.
 		return len(status.Types) == 2 && status.Types[1].State == worker.Blocked && status.Types[1].Handled == 1 &&
 			!status.Types[1].LastCommit.IsZero() && status.Types[1].Backlog != nil
 	})
@@ -115,7 +115,7 @@ func TestProbesFollowTheWorker(t *testing.T) {
 	if !status.Ready || status.Instance == "" || len(status.Settings) != 1 || status.Version == "" {
 		t.Errorf("%+v", status)
 	}
-	until(t, "metrics of a type that is blocked", func() bool { // the acknowledgement of "good" ends the failure for a moment
+	until(t, "metrics of a type that is blocked", func() bool { // the acknowledgement of "good" briefly ends the failure
 		_, body := get(t, s, "/metrics")
 		return strings.Contains(body, `fencepost_type_blocked{type="orders"} 1`) && strings.Contains(body, "go_goroutines")
 	})
@@ -131,7 +131,7 @@ func TestProbesFollowTheWorker(t *testing.T) {
 	away.Store(false)
 	until(t, "ready again", func() bool { code, _ := get(t, s, "/readyz"); return code == 200 })
 
-	if err := b.Queue.Ack(t.Context(), "orders", pendingIDs(t, b.Queue)); err != nil { // the bad one
+	if err := b.Queue.Ack(t.Context(), "orders", pendingIDs(t, b.Queue)); err != nil { // the bad message
 		t.Fatal(err)
 	}
 	workertest.Publish(t, b.Queue, "audit", "slow")
@@ -186,13 +186,13 @@ func TestProfilesOnlyIfAskedFor(t *testing.T) {
 	if code, body := get(t, with, "/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(body, "goroutine profile") {
 		t.Errorf("%d %s", code, body)
 	}
-	// The command line may hold a password.
+	// The command line may contain a password.
 	if code, _ := get(t, with, "/debug/pprof/cmdline"); code != 404 {
 		t.Errorf("the command line is told: %d", code)
 	}
 }
 
-// Without a host nobody but this machine can ask.
+// Without a host in the address, only this machine can connect.
 func TestWithoutAHostOnlyThisMachineIsAnswered(t *testing.T) {
 	for addr, loopback := range map[string]bool{":0": true, "127.0.0.1:0": true, "localhost:0": true, "0.0.0.0:0": false, "[::]:0": false} {
 		s, err := Listen(Options{Addr: addr})

@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// TestStatusOfManyTypes: an answer is bounded, and all types are reachable.
+// TestStatusOfManyTypes: a response has a size limit, and all types are reachable.
 func TestStatusOfManyTypes(t *testing.T) {
 	var types []worker.TypeStatus
 	for i := range 2500 {

@@ -24,7 +24,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// An address that no store has is a usage error, in one line and without secrets.
+// An invalid address of a store is a usage error, in one line and without secrets.
 func TestAddressesAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -34,7 +34,7 @@ func TestAddressesAreChecked(t *testing.T) {
 	const server, embedded = "mongodb://bob:secret@db1/shop", "sqlite://data/fencepost.db"
 	for _, test := range []struct {
 		address, url string
-		says         []string // nil: it is one
+		says         []string // texts of the error; nil: the address is valid
 	}{
 		{"mongodb:", server, nil},
 		{"mongodb:", "mongodb+srv://db1/shop", nil},
@@ -119,7 +119,7 @@ func TestFilesAndArguments(t *testing.T) {
 		{p, "orders.eu", "orders.eu", ""},
 		{p, "orders.fpl", "", "mongodb:/orders.fpl"},
 		{p, "orders@0002.fpl", "", "mongodb:/orders@0002.fpl"},
-		{p, "mongodb:/orders@0002.fpl", "", "mongodb:/orders@0002.fpl"}, // as errors call it
+		{p, "mongodb:/orders@0002.fpl", "", "mongodb:/orders@0002.fpl"}, // as in errors
 		{elsewhere, "mongodb:/db2/files/orders.fpl", "", "mongodb:/db2/files/orders.fpl"},
 		{p, "data/orders.fpl", "", ""},
 		{p, "/data", "", ""},
@@ -137,7 +137,7 @@ func TestFilesAndArguments(t *testing.T) {
 	}
 }
 
-// Requests end with the context of the place, and not with that of its opener.
+// Requests end with their own context, not with that of Open.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	opened := newPlace(ctx, slotstest.NewMem(1<<20), "mongodb:")
@@ -158,7 +158,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// However many file systems there are of one place, such as one for each request, what they take together is bounded.
+// However many file systems one place has, such as one for each request, their total memory is bounded.
 func TestFileSystemsShareTheirBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
@@ -198,7 +198,7 @@ func TestFileSystemsShareTheirBounds(t *testing.T) {
 	})
 }
 
-// Everything is removed, however deep it is; a request that fails is reported.
+// Clear removes everything, at any depth; a failing request is reported.
 func TestClear(t *testing.T) {
 	p := place(t, "mongodb:", "b.fpl", "orders.fpl", "orders@0002.fpl")
 	p.store.(*slotstest.Mem).Set("orders/00000001/3f2a9c0d11e4b7a6/00000000000000000000", []byte("header"))
@@ -221,7 +221,7 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// A store that does not keep its word is refused.
+// A store that breaks its guarantees is refused.
 func TestProbe(t *testing.T) {
 	p := newPlace(t.Context(), forgetful{slotstest.NewMem(1 << 20)}, "mongodb:")
 	var refused *slots.RefusedError
@@ -241,7 +241,7 @@ func (f forgetful) Create(_ context.Context, name string, data []byte) error {
 	return nil
 }
 
-// TestLingerIsThatOfTheStore: what a worker shows as its setting is what the store asks for.
+// TestLingerIsThatOfTheStore: the setting that a worker shows is the default of the store.
 func TestLingerIsThatOfTheStore(t *testing.T) {
 	shared := cli.SharedScheme + t.TempDir()
 	place, err := Open(t.Context(), shared, "")

@@ -40,7 +40,7 @@ func (a *audited) Write(p []byte) (int, error) {
 	return a.b.Write(p)
 }
 
-// lines are the events with a message.
+// lines returns the events with a message.
 func (a *audited) lines(t *testing.T, message string) (found []map[string]any) {
 	t.Helper()
 	a.mu.Lock()
@@ -57,7 +57,7 @@ func (a *audited) lines(t *testing.T, message string) (found []map[string]any) {
 	return found
 }
 
-// shop is an embedded backend with something of everything, and pages on which one may act.
+// shop is an embedded backend with data of every kind, and pages with actions.
 type shop struct {
 	*httptest.Server
 	t    *testing.T
@@ -145,7 +145,7 @@ func (s *shop) send(action string, fields ...string) (res *http.Response, body s
 	return res, body
 }
 
-// post sends a form, and follows to the page of the outcome, or that says that the action is under way.
+// post sends a form, and follows to the page of the outcome, or to the page of the action in progress.
 func (s *shop) post(action string, fields ...string) (*http.Response, string) {
 	s.t.Helper()
 	client := http.Client{Timeout: time.Minute}
@@ -190,7 +190,7 @@ func (s *shop) delayed() (n int) {
 	return n
 }
 
-// Each action says before what it will do and to how many, does that, and tells what it has done, on the page and in the log.
+// Each action says beforehand what it will do and to how many, does that, and reports the result, on the page and in the log.
 func TestActions(t *testing.T) {
 	s := openShop(t)
 	settings := func() queue.Settings {
@@ -253,7 +253,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// Messages after the confirmation page are not meant, and those that went meanwhile are reported.
+// Messages from after the confirmation page are not included, and those that disappeared since are reported.
 func TestWhatWasConfirmedIsDone(t *testing.T) {
 	s := openShop(t)
 	_, purge := s.confirm("purge", "type", "orders")
@@ -302,7 +302,7 @@ func TestOneDelayedMessage(t *testing.T) {
 	has(t, "again", page(t, s.Server, "/act/remove-delayed?type=orders&slot="+url.QueryEscape(slot)), "No delayed message matches")
 }
 
-// A lock is released as its holder was shown.
+// A lock action applies to the holder that was shown.
 func TestLockActions(t *testing.T) {
 	s := openShop(t)
 	hold := func() *lock.Lease {
@@ -339,7 +339,7 @@ func TestLockActions(t *testing.T) {
 	has(t, "free", page(t, s.Server, "/act/force?lock=report"), "Nobody holds this lock")
 }
 
-// Unconfirmed actions are not carried out: each refusal says why, and is in the log.
+// Unconfirmed actions are not carried out: each refusal says why, and is logged.
 func TestRefusals(t *testing.T) {
 	s := openShop(t)
 	_, purge := s.confirm("purge", "type", "orders")
@@ -378,7 +378,7 @@ func TestRefusals(t *testing.T) {
 	if n := s.pending("orders"); n != 5 {
 		t.Errorf("%d messages are pending, want 5", n)
 	}
-	// The form shows again what was typed, and is carried out once it has the right name.
+	// The form shows the previous input again, and is carried out once it has the right name.
 	_, again := s.send("purge", "form", purge, "why", uitest.Hostile, "name", "x")
 	has(t, "again", again, `name="why" value="&#34;&gt;&lt;script&gt;`, `role="alert"`)
 	_, done := s.send("purge", "form", purge, "why", uitest.Hostile, "name", "orders")
@@ -401,7 +401,7 @@ func TestRefusals(t *testing.T) {
 
 var everyAction = []string{"pause?type=orders", "resume?type=orders", "limit?type=orders&max=1", "purge?type=orders", "purge-foreign?type=orders", "requeue", "remove-letters", "remove-delayed?type=orders", "ask?lock=orders", "force?lock=orders"}
 
-// Without --write nothing can be changed, and nothing on the pages looks as if.
+// Without --write nothing can be changed, and no page offers an action.
 func TestReadOnly(t *testing.T) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
 	must(t, err)
@@ -490,7 +490,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// A form that is sent several times, also at once, is carried out once, and each answer leads to the same outcome.
+// A form that is sent several times, even concurrently, is carried out once, and each response leads to the same outcome.
 func TestSentTwice(t *testing.T) {
 	s := openShop(t)
 	_, form := s.confirm("requeue", "type", "orders")
@@ -529,7 +529,7 @@ func TestPartlyDone(t *testing.T) {
 	}
 }
 
-// While another program changes the type, an action waits, and goes on when its page is closed.
+// While another program changes the type, an action waits, and continues when its page is closed.
 func TestActionUnderWay(t *testing.T) {
 	s := openShop(t)
 	lease, err := s.b.Locker.Acquire(t.Context(), queue.AdminLock("orders"), lock.WithWhy("another program"))
@@ -546,7 +546,7 @@ func TestActionUnderWay(t *testing.T) {
 	})
 }
 
-// The end of the program ends actions that wait for their turn, and the log says so. Later forms are refused.
+// When the program stops, actions that wait for their turn end, and the log says so. Later forms are refused.
 func TestEndOfTheProgram(t *testing.T) {
 	s := openShop(t)
 	u := ui.New(ui.Options{Backend: s.b, Write: true, Refresh: 500 * time.Millisecond, CountUpTo: 1000, Log: zerolog.New(s.log)})
@@ -571,7 +571,7 @@ func TestEndOfTheProgram(t *testing.T) {
 	}
 }
 
-// Documents that other programs have stored among the messages of a type can be removed, and no message with them.
+// Documents that other programs have stored among the messages of a type can be removed without removing a message.
 func TestForeignKeysAreRemoved(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()

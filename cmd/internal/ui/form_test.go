@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A form counts for the user that it was shown to, for a while, in the program that made it.
+// A form is valid for the user to whom it was shown, for a limited time, in the program that made it.
 func TestForms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForms()
@@ -28,7 +28,7 @@ func TestForms(t *testing.T) {
 		for i := range form {
 			if b := []byte(form); b[i] != 'A' {
 				b[i] = 'A'
-				if _, err := f.read(string(b), "purge", "anna"); err == nil && string(b[:i]) != form[:len(form)-1] { // the last digit has bits to spare
+				if _, err := f.read(string(b), "purge", "anna"); err == nil && string(b[:i]) != form[:len(form)-1] { // the last digit has unused bits
 					t.Fatalf("byte %d can be changed", i)
 				}
 			}
@@ -43,7 +43,7 @@ func TestForms(t *testing.T) {
 	})
 }
 
-// So many actions are under way at a time, and so many outcomes are kept; those of forms that count no more are forgotten.
+// The numbers of concurrent actions and of kept outcomes are bounded; outcomes of expired forms are forgotten.
 func TestOutcomesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForms()

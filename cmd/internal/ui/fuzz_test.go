@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// FuzzUsers: files of users. No error quotes them, and comparing a password takes a time that is bounded.
+// FuzzUsers: user files. No error quotes them, and checking a password takes a bounded time.
 func FuzzUsers(f *testing.F) {
 	const hash = "$2y$04$7tKdpIcrFxpx16SLTFvcZuOXQXfIXzrUJVTI5WVrcQDAUcJBrS1Ri"
 	for _, text := range []string{"# people\n\nanna:" + hash + "\n", "anna:" + hash + "\nanna:" + hash, ":" + hash, "anna", "anna:s3cret-s3cret", "anna:" + strings.Replace(hash, "04", "31", 1),
@@ -41,7 +41,7 @@ func FuzzUsers(f *testing.F) {
 	})
 }
 
-// FuzzForm: forms that come back from browsers. One that this program has not signed in this way is refused.
+// FuzzForm: forms from browsers. A form that this program has not signed for this purpose is refused.
 func FuzzForm(f *testing.F) {
 	forms := newForms()
 	f.Add("purge", "type=orders", "anna", 5, 0, byte('A'), "")
@@ -68,7 +68,7 @@ func FuzzForm(f *testing.F) {
 	})
 }
 
-// FuzzPayload: payloads on pages. A text of bounded size without anything that hides or moves what is beside it; JSON keeps its value.
+// FuzzPayload: payloads on pages. The text has a bounded size and nothing that hides or moves other text; JSON keeps its value.
 func FuzzPayload(f *testing.F) {
 	for _, p := range []string{"", "text\r\n\tmore", `{"a":[1,{"b":"<x>\u202e"}]}`, `{"a":`, "\xff\x00ab", "\u202eabc\x1b[2J", strings.Repeat("[", 200) + strings.Repeat("]", 200), strings.Repeat("ä", shownBytes),
 		strings.Repeat("\xff", 2*shownBytes), `"` + strings.Repeat(`\\`, previewSize) + `"`, "[" + strings.Repeat("[],", 50_000) + "0]"} {
@@ -105,7 +105,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzListPlace: addresses that continue a list. One that is accepted is a place that a link of ours names.
+// FuzzListPlace: addresses that continue a list. An accepted one is a place that a link of the pages names.
 func FuzzListPlace(f *testing.F) {
 	id := queue.NewLooseID(queue.ID{1}.Time()).String()
 	for _, s := range []string{"", "1700000000000." + id + ".orders", "-1." + id + ".", "9223372036854775807." + id + ".a.b", "1..orders", id + ".orders", id, ".orders"} {

@@ -25,7 +25,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// serve answers for an estate until the test ends.
+// serve serves an estate until the test ends.
 func serve(t *testing.T, o ui.Options) *httptest.Server {
 	t.Helper()
 	u := ui.New(o)
@@ -34,7 +34,7 @@ func serve(t *testing.T, o ui.Options) *httptest.Server {
 	return s
 }
 
-// get returns what is answered, with entities as they are.
+// get returns the response, with unescaped entities.
 func get(t *testing.T, s *httptest.Server, path string, change ...func(*http.Request)) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, s.URL+path, nil)
@@ -57,7 +57,7 @@ func get(t *testing.T, s *httptest.Server, path string, change ...func(*http.Req
 	return res, string(body)
 }
 
-// page is get of a page that must be there.
+// page is get for a page that must exist.
 func page(t *testing.T, s *httptest.Server, path string) string {
 	t.Helper()
 	res, body := get(t, s, path)
@@ -140,7 +140,7 @@ func TestRecordsAreFound(t *testing.T) {
 	has(t, "behind the end", at("512"), "There is no record 512 yet")
 }
 
-// A file that is damaged shows where, and what is behind the damage.
+// A damaged file shows where the damage is, and the records after it.
 func TestDamageIsShown(t *testing.T) {
 	e := uitest.New(t)
 	f, err := os.OpenFile(e.File(), os.O_RDWR, 0)
@@ -157,7 +157,7 @@ func TestDamageIsShown(t *testing.T) {
 	has(t, "records", page(t, s, "/types/orders/records?at=41"), "why bad")
 }
 
-// Nothing that others have written can run, reorder what is beside it, or end an element of a page.
+// Untrusted text cannot run, reorder the text beside it, or end an element of a page.
 func TestHostileTextsDoNoHarm(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
@@ -254,7 +254,7 @@ func TestHiddenPayloads(t *testing.T) {
 	has(t, "headers", page(t, s, "/types/orders/records/4"), "comment", "hidden, ")
 }
 
-// It is the same under a base path, whether or not a proxy takes it away, and all links begin with it.
+// The pages are the same under a base path, whether or not a proxy strips it, and all links begin with it.
 func TestBasePath(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()
@@ -284,7 +284,7 @@ func TestBasePath(t *testing.T) {
 	}
 }
 
-// An open page is sent again when something has changed, and ends with the program.
+// An open page is sent again after a change, and ends with the program.
 func TestEvents(t *testing.T) {
 	e := uitest.New(t)
 	u := ui.New(e.Options())
@@ -388,7 +388,7 @@ func TestUsersThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// away is a queue whose server is away.
+// away is a queue whose server is unreachable.
 type away struct {
 	queue.Queue
 	err error
@@ -415,7 +415,7 @@ func TestServerIsAway(t *testing.T) {
 	has(t, "page", body, "Cannot look at mongodb://db1,db2,db3/shop", "queue unreachable", `role="alert"`)
 }
 
-// ask sends a GET to the server that programs have, and returns the answer as it comes. It is for a synctest bubble.
+// ask sends a GET to a server configured as in the programs, and returns the raw response. It is for a synctest bubble.
 func ask(t *testing.T, o ui.Options) func(path string) *http.Response {
 	t.Helper()
 	u := ui.New(o)
@@ -438,7 +438,7 @@ func ask(t *testing.T, o ui.Options) func(path string) *http.Response {
 	}
 }
 
-// hanging is a queue that does not answer some questions.
+// hanging is a queue that leaves some queries unanswered.
 type hanging struct {
 	queue.Queue
 	types, fetch bool
@@ -460,7 +460,7 @@ func (h *hanging) Fetch(ctx context.Context, typ string, after queue.ID, most qu
 	return h.Queue.Fetch(ctx, typ, after, most)
 }
 
-// A page says that the server does not answer, however long it was waited for.
+// A page reports that the server does not answer, after any wait.
 func TestServerHangs(t *testing.T) {
 	for _, test := range []struct {
 		name, path, want string
@@ -489,7 +489,7 @@ func TestServerHangs(t *testing.T) {
 	}
 }
 
-// A download goes on as long as its client takes it, and keeps no page from its reading.
+// A download lasts as long as its client reads it, and does not block the reads of pages.
 func TestSlowDownload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := uitest.New(t)

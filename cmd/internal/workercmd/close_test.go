@@ -14,14 +14,14 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// After an election a worker gives back the lock that it lost meanwhile, also if it is stopped before the election is over. A lock that a
-// successor holds is left alone.
+// After an election a worker releases the lock that it lost in the meantime, even if it is stopped before the election is over. It does not
+// touch a lock that a successor holds.
 func TestLockThatWasLostInAnElectionIsReleasedOnStop(t *testing.T) {
 	const grace = 20 * time.Second
 	notPrimary := error(mongo.CommandError{Code: 10107})
 	for name, tc := range map[string]struct {
-		over      time.Duration               // after the stop; 0: it never is
-		ask       func(context.Context) error // while it lasts
+		over      time.Duration               // after the stop; 0: never
+		ask       func(context.Context) error // until then
 		successor bool
 		closes    time.Duration // at most
 		free      bool
@@ -81,7 +81,7 @@ func TestLockThatWasLostInAnElectionIsReleasedOnStop(t *testing.T) {
 				}
 				rec, _ := store.Get("orders")
 				kept := !tc.successor || rec.Hold != nil && next.Check(0) == nil
-				time.Sleep(2 * time.Minute) // whatever was left behind ends
+				time.Sleep(2 * time.Minute) // everything left behind ends
 				switch {
 				case !kept:
 					t.Error("the successor has lost the lock")

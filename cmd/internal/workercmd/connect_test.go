@@ -19,7 +19,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
 )
 
-// quick is how long a stop may take on a busy machine, where the rule is a second. Without the rule it is 5 s and more.
+// quick is how long a stop may take on a busy machine. The rule allows a second; without the rule it takes 5 s and more.
 const quick = 4500 * time.Millisecond
 
 // running is a worker program in this process.
@@ -52,7 +52,7 @@ func start(t *testing.T, args ...string) *running {
 	return startAnywhere(t, append(args, "--dir", t.TempDir())...)
 }
 
-// startAnywhere is start for files that args say the place of.
+// startAnywhere is start with args that say where the files are.
 func startAnywhere(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{more: make(chan struct{}, 1), code: make(chan int, 1)}
@@ -92,7 +92,7 @@ func (r *running) await(t *testing.T, text string) string {
 	}
 }
 
-// stop sends SIGTERM, and returns the exit code and how long the worker took.
+// stop sends SIGTERM, and returns the exit code and the duration of the stop.
 func (r *running) stop(t *testing.T) (code int, took time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -129,7 +129,7 @@ func get(t *testing.T, url string) (code int, body string) {
 
 var addr = regexp.MustCompile(`"addr":"([^"]+)"`)
 
-// electing is a member of a replica set that has no primary before elect is called. Requests before are answered with code.
+// electing is a member of a replica set that has no primary until elect is called. Earlier requests get an error with code.
 func electing(t *testing.T, code int) (s *fake.Server, url string, elect func()) {
 	var elected atomic.Bool
 	s = fake.Start(t, func(command string) bson.D {
@@ -144,7 +144,7 @@ func electing(t *testing.T, code int) (s *fake.Server, url string, elect func())
 	return s, "mongodb://" + s.Addr() + "/shop?replicaSet=rs0&serverSelectionTimeoutMS=2000&heartbeatFrequencyMS=500", func() { elected.Store(true) }
 }
 
-// A worker that starts during an election says once what it waits for, tells probes, and goes on when there is a primary.
+// A worker that starts during an election reports once what it is waiting for, reports it to probes, and continues after the election.
 func TestWorkerWaitsForAPrimary(t *testing.T) {
 	s, url, elect := electing(t, 189)
 	w := start(t, "--url", url, "--listen", "127.0.0.1:0", "--until-empty")
@@ -167,7 +167,7 @@ func TestWorkerWaitsForAPrimary(t *testing.T) {
 	}
 }
 
-// The wait ends with an error after --connect-timeout, and not with 0.
+// The wait ends with an error after --connect-timeout, unless that is 0.
 func TestConnectTimeout(t *testing.T) {
 	const closed = "mongodb://127.0.0.1:1/shop?serverSelectionTimeoutMS=100"
 	w := start(t, "--url", closed, "--connect-timeout", "1s")
@@ -191,7 +191,7 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-// Permanent errors are not waited out.
+// Permanent errors end the wait.
 func TestWorkerWaitsForNothingThatAPersonHasToCorrect(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(s *fake.Server, command string) bson.D
@@ -208,7 +208,7 @@ func TestWorkerWaitsForNothingThatAPersonHasToCorrect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s *fake.Server
 			s = fake.Start(t, func(command string) bson.D {
-				// The driver's own greetings are isMaster.
+				// The driver's own handshakes are isMaster.
 				if command == "hello" || fake.IsHello(command) && name != "no rights" {
 					return tc.answer(s, command)
 				}
@@ -225,7 +225,7 @@ func TestWorkerWaitsForNothingThatAPersonHasToCorrect(t *testing.T) {
 	}
 }
 
-// A signal ends the wait, also for a server that takes connections and says nothing.
+// A signal ends the wait, even if a server accepts connections and says nothing.
 func TestSignalEndsTheWaitForAServer(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		s, url, _ := electing(t, 10107)
@@ -243,7 +243,7 @@ func TestSignalEndsTheWaitForAServer(t *testing.T) {
 	}
 }
 
-// A worker with nothing in hand stops within a second while its server says nothing.
+// A worker with nothing in hand stops within a second while its server is silent.
 func TestIdleWorkerStopsWhileTheServerIsSilent(t *testing.T) {
 	s, _, elect := electing(t, 10107)
 	elect()

@@ -6,8 +6,8 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/clitest"
 )
 
-// The command lines in the documents are ones that this program takes.
+// This program accepts the command lines in the documents.
 func TestCommandLinesInDocuments(t *testing.T) { clitest.Documents(t, "../../..", New, 5) }
 
-// docs/cli.md describes this program as it is.
+// docs/cli.md matches this program.
 func TestReference(t *testing.T) { clitest.Reference(t, "../../../docs/cli.md", New()) }

@@ -34,7 +34,7 @@ func TestMemoryLimitIsAboveWhatIsInUse(t *testing.T) {
 	}
 }
 
-// A limit that stacks alone exceed would leave the heap nothing but what is in use: the collector would run all the time.
+// A limit that the stacks alone exceed would leave the heap only its live bytes: the collector would run all the time.
 func TestMemoryLimitIsAboveStacks(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	defer limitMemory()()

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// A worker with --ui answers with pages and probes, asks for passwords for the pages only, and is read-only.
+// A worker with --ui serves pages and probes, requires passwords only for the pages, and is read-only.
 func TestWorkerWithPages(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "fencepost.db")
 	b, err := fencepost.Open(t.Context(), url)
@@ -66,7 +66,7 @@ func TestWorkerWithPages(t *testing.T) {
 	if code, body := ask("/", "anna"); code != 200 || !strings.Contains(body, ">orders</a>") {
 		t.Errorf("the first page: %d\n%s", code, body)
 	}
-	// A page that is open keeps the worker from nothing.
+	// An open page does not keep the worker from stopping.
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/ops/types", nil)
 	req.Header.Set("Accept", "text/event-stream")
 	req.Header.Set("X-User", "anna")
@@ -83,7 +83,7 @@ func TestWorkerWithPages(t *testing.T) {
 	}
 }
 
-// While the worker waits for its server there are no pages, and the probes answer.
+// While the worker waits for its server, there are no pages, but the probes answer.
 func TestPagesBeforeThereIsAServer(t *testing.T) {
 	r := start(t, "--url", "mongodb://127.0.0.1:1/x", "--listen", "127.0.0.1:0", "--ui")
 	address := "http://" + addr.FindStringSubmatch(r.await(t, "answering HTTP"))[1]

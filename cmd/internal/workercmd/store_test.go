@@ -19,7 +19,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// A worker appends to files in a store, says which, and takes no notice of the directory that the
+// A worker appends to files in a store, logs which, and ignores the directory that the
 // container image sets.
 func TestWorkerKeepsFilesInAStore(t *testing.T) {
 	db, dir := filepath.Join(t.TempDir(), "queue.db"), t.TempDir()
@@ -67,7 +67,7 @@ func TestWorkerKeepsFilesInAStore(t *testing.T) {
 	}
 }
 
-// A database that says that every one of many inserts under one name succeeded gets no files.
+// A database that reports success for each of many inserts with one name gets no files.
 func TestWorkerRefusesAStoreThatDoesNotKeepItsWord(t *testing.T) {
 	var there atomic.Pointer[bson.D]
 	s := fake.StartWith(t, func(command string, document bson.Raw) bson.D {
@@ -100,7 +100,7 @@ func TestWorkerRefusesAStoreThatDoesNotKeepItsWord(t *testing.T) {
 	}
 }
 
-// The store may be on another server than the messages: that one is waited for, too.
+// The store may be on another server than the messages: the worker waits for that one, too.
 func TestWorkerWaitsForTheServerOfTheStore(t *testing.T) {
 	s, url, _ := electing(t, 189)
 	w := startAnywhere(t, "--url", "sqlite://"+filepath.Join(t.TempDir(), "queue.db"), "--store", url, "--listen", "127.0.0.1:0")

@@ -13,7 +13,7 @@ func TestWrongFlagValues(t *testing.T) {
 	clitest.WrongValues(t, New, map[string]string{"worker": "--type t", "worker config": "--type t"})
 }
 
-// Values out of range, or that contradict each other, are refused before the server is looked for.
+// Values that are out of range, or contradict each other, are refused before the worker connects to the server.
 func TestValuesOutOfRange(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for args, says := range map[string][]string{
@@ -60,7 +60,7 @@ func TestValuesOutOfRange(t *testing.T) {
 	}
 }
 
-// The default of --linger is that of the store; what is set counts.
+// The default of --linger is that of the store; an explicit value takes precedence.
 func TestLingerOfTheStore(t *testing.T) {
 	for args, want := range map[string]string{
 		"--type t":                                      "linger 5ms default",

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// acting is an estate on whose pages one may act.
+// acting is an estate whose pages have actions.
 func acting(t *testing.T) (*uitest.Estate, ui.Options) {
 	e := uitest.New(t)
 	o := e.Options()
@@ -29,7 +29,7 @@ func (p *tab) title(want string) {
 	p.is(`document.readyState === "complete" && document.querySelector("h1")?.textContent`, want)
 }
 
-// way is how a person presses what has a name.
+// way is how a user presses the element with a name.
 type way struct {
 	name  string
 	press func(p *tab, selector string)
@@ -99,7 +99,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// An unconfirmed action is refused, with a page that says so and keeps what was written. It works without JavaScript, and a button that
+// An unconfirmed action is refused, with a page that says so and keeps the input. It works without JavaScript, and a button that
 // is pressed twice acts once.
 func TestRefusalsAndRepeats(t *testing.T) {
 	e, o := acting(t)
@@ -107,7 +107,7 @@ func TestRefusalsAndRepeats(t *testing.T) {
 	p := newTab(t)
 	p.run(chromedp.Navigate(s.URL + "/act/purge?type=invoices"))
 	p.title("Remove pending messages")
-	p.run(chromedp.Click(chromedp.CSS(`form.confirm button`))) // the browser itself asks for what is missing
+	p.run(chromedp.Click(chromedp.CSS(`form.confirm button`))) // the browser itself asks for missing input
 	p.is(`document.querySelector("input[name=why]").matches(":invalid") && location.search`, "?type=invoices")
 	p.run(chromedp.SendKeys(chromedp.CSS(`input[name=why]`), `<script>window.hurt=1</script>`), chromedp.SendKeys(chromedp.CSS(`input[name=name]`), "invoice"), chromedp.KeyEvent(kb.Enter))
 	p.is(`document.getElementById("wrong")?.textContent`, "To confirm, type invoices. Nothing was done yet.")
@@ -136,7 +136,7 @@ func TestRefusalsAndRepeats(t *testing.T) {
 	p.forgive("403")
 }
 
-// The pages of actions can be read, fit and have names, in light and dark, on a telephone and on a large screen.
+// The pages of actions are readable, fit and have names, in light and dark, on a phone and on a large screen.
 func TestActionsAreLegible(t *testing.T) {
 	e, o := acting(t)
 	s := serve(t, o)

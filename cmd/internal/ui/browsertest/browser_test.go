@@ -24,7 +24,7 @@ import (
 //go:embed audit.js
 var audit string
 
-// Each page, in light and dark, on a telephone, a tablet and a large screen: everything can be read, has a name, and fits.
+// Each page, in light and dark, on a phone, a tablet and a large screen: everything is readable, has a name, and fits.
 func TestEveryPageIsLegible(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
@@ -117,7 +117,7 @@ func ack(t *testing.T, q queue.Queue, typ string, n int) {
 
 const backlog = `document.querySelector('[data-key=invoices] [data-label=Backlog]').textContent`
 
-// An open page changes under its readers, and takes nothing from them: focus, a text they write, a row they look at.
+// An open page is updated without disturbing its reader: focus, text being typed, the row in view.
 func TestAnOpenPageStaysTrue(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()
@@ -139,7 +139,7 @@ func TestAnOpenPageStaysTrue(t *testing.T) {
 			t.Errorf("%s is %q, want %q", expression, got, want)
 		}
 	}
-	// A hidden page asks nothing.
+	// A hidden page sends no requests.
 	hide := func(hidden bool) string {
 		return fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %v, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, hidden)
 	}
@@ -152,7 +152,7 @@ func TestAnOpenPageStaysTrue(t *testing.T) {
 	p.is(`document.getElementById("state").textContent`, "live")
 }
 
-// A page finds its server again after a restart, with and without a proxy that answers meanwhile.
+// A page reconnects to its server after a restart, with and without a proxy that answers in the meantime.
 func TestRestart(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()
@@ -193,7 +193,7 @@ func TestRestart(t *testing.T) {
 	}
 	uitest.Until(t, "the proxy has answered without its server", func() bool { return refused.Load() > 0 })
 	ack(t, e.Backend.Queue, "invoices", 15)
-	uitest.Until(t, "the address is free", func() bool { // somebody's connection may have got it meanwhile
+	uitest.Until(t, "the address is free", func() bool { // another program may have got it in the meantime
 		l, err = net.Listen("tcp", addr)
 		return err == nil
 	})
@@ -207,7 +207,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Text of others is shown as text, and nothing of it runs, even when a page changes under its reader.
+// Untrusted text is shown as text, and nothing of it runs, even while a page is updated.
 func TestHostileTextsAreShownHarmlessly(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
@@ -226,7 +226,7 @@ func TestHostileTextsAreShownHarmlessly(t *testing.T) {
 	if n := p.js(`document.querySelector("pre").textContent.length`); n != "65536" {
 		t.Errorf("%s characters of a large payload are shown", n)
 	}
-	// The same by an event, into a page that is open.
+	// The same in an event for an open page.
 	p.open(s.URL + "/types/returns/pending")
 	id := queue.NewID(queue.MaxDue, 5, 1)
 	if err := e.Backend.Queue.Insert(context.Background(), "returns", []queue.Message{{Type: "returns", ID: id, Payload: []byte(uitest.Hostile)}}); err != nil {

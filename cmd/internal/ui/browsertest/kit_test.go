@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 )
 
-// browser is the one process whose tabs the tests are; nil: there is none on this machine.
+// browser is the one process that has the tabs of the tests; nil: there is none on this machine.
 var browser context.Context
 
 func TestMain(m *testing.M) {
@@ -116,10 +116,10 @@ func newTab(t *testing.T) *tab {
 	return p
 }
 
-// leave leaves the page, before its server stops: it would complain that it cannot connect again.
+// leave leaves the page before its server stops, or the page would report that it cannot reconnect.
 func (p *tab) leave() { p.run(chromedp.Navigate("about:blank")) }
 
-// forgive forgets complaints that contain a text: those that the test has brought about.
+// forgive drops errors that contain a text, if the test has caused them.
 func (p *tab) forgive(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +154,7 @@ func (p *tab) open(url string) {
 	p.is(`document.getElementById("state").textContent`, "live")
 }
 
-// js returns what an expression is, as text.
+// js returns the value of an expression, as text.
 func (p *tab) js(expression string) string {
 	p.t.Helper()
 	s, err := chromedp.Run(p.ctx, chromedp.Evaluate[string]("String("+expression+")"))
@@ -164,7 +164,7 @@ func (p *tab) js(expression string) string {
 	return s
 }
 
-// is waits until an expression is a text. While a page is being loaded it may fail.
+// is waits until an expression equals a text. It may fail while a page is loading.
 func (p *tab) is(expression, want string) {
 	p.t.Helper()
 	got := ""
@@ -186,7 +186,7 @@ func (p *tab) look(width int64, scheme string) {
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 }
 
-// serve answers for a UI until the test ends.
+// serve serves a UI until the test ends.
 func serve(t *testing.T, o ui.Options) *httptest.Server {
 	t.Helper()
 	u := ui.New(o)
@@ -195,7 +195,7 @@ func serve(t *testing.T, o ui.Options) *httptest.Server {
 	return s
 }
 
-// counting tells how many open pages a handler answers.
+// counting counts how many open pages a handler serves.
 type counting struct {
 	http.Handler
 	mu   sync.Mutex

@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// What a page says about a type: in its row of the list, and on its own page.
+// The text of a page about a type: in its row of the list, and on its own page.
 const (
 	cell    = `document.querySelector('[data-key=%s] [data-label="%s"]').textContent`
 	row     = `[data-key=%s] td[data-label=Type] a`
@@ -56,7 +56,7 @@ func build(t *testing.T) string {
 	return path
 }
 
-// demo is what make demo ARGS=--ui shows. The lease is longer than the demo's own, so that a browser on a busy machine is there in time.
+// demo is what make demo ARGS=--ui shows. The lease is longer than the demo's default, so that a browser on a busy machine keeps up.
 func demo(t *testing.T, fencepost string) {
 	source := t.TempDir()
 	for i := range 600 { // 50 MB, which is more than ten batches: one can be killed in the middle
@@ -88,7 +88,7 @@ func demo(t *testing.T, fencepost string) {
 	demo.stop(syscall.SIGINT)
 }
 
-// programs is the story of several programs on a server.
+// programs is the scenario with several programs on one server.
 func programs(t *testing.T, fencepost string) {
 	kit.Python(t)
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -126,7 +126,7 @@ func programs(t *testing.T, fencepost string) {
 	p.is(inFile, "1,000")
 	p.is(`document.querySelectorAll("li[data-key]").length`, "2") // workers that could serve it
 
-	// The one that the page names dies in the middle of what Python publishes.
+	// The one that the page names dies while Python publishes.
 	publisher := python(t, url)
 	p.is(inFile+` !== "1,000"`, "true")
 	dead := p.js(fmt.Sprintf(fact, "holder"))
@@ -137,12 +137,12 @@ func programs(t *testing.T, fencepost string) {
 	workers[pid[1]].kill()
 	delete(workers, pid[1])
 	batches := publisher()
-	curl() // it does not know whether it was told; nothing is there twice
+	curl() // it does not know the first outcome; nothing gets in twice
 	for heir := range workers {
 		p.is(fmt.Sprintf(fact, "holder")+`.endsWith(" pid `+heir+`")`, "true")
 		p.is(fmt.Sprintf(`(%s).match(/ pid %s,.* pid %s$/) !== null`, writers, pid[1], heir), "true")
 	}
-	p.is(inFile+`.replace(",", "")`, strconv.Itoa(2*lines+20*batches)) // a copy takes a place, and is no message
+	p.is(inFile+`.replace(",", "")`, strconv.Itoa(2*lines+20*batches)) // a duplicate takes an index, but is not a message
 	p.is(`document.querySelector("section[aria-labelledby=pending]").textContent.includes("Nothing is pending.")`, "true")
 	for _, w := range workers {
 		w.stop(syscall.SIGTERM)
@@ -173,8 +173,8 @@ func programs(t *testing.T, fencepost string) {
 	}
 }
 
-// python publishes with the Python file, twenty messages at a time, until the function that it returns is called, and ten times more. The
-// function returns how many batches that were.
+// python publishes with the Python file, twenty messages at a time, until the returned function is called, and then ten more times. The
+// function returns the number of batches.
 func python(t *testing.T, url string) (finish func() int) {
 	t.Helper()
 	cmd := exec.Command(kit.Python(t), "-B", "-u", "-c", `
@@ -232,15 +232,15 @@ with Publisher(sys.argv[1]) as publisher:
 	}
 }
 
-// program is one that runs beside the test.
+// program is a program that runs beside the test.
 type program struct {
 	*exec.Cmd
 	t              *testing.T
 	stdout, stderr kit.Buffer
-	done           chan struct{} // closed when it has ended
+	done           chan struct{} // closed after it has ended
 }
 
-// start starts a program. It is killed at the end of the test if it is still there.
+// start starts a program. It is killed at the end of the test if it is still running.
 func start(t *testing.T, path string, args ...string) *program {
 	t.Helper()
 	p := &program{Cmd: exec.Command(path, args...), t: t, done: make(chan struct{})}
@@ -258,7 +258,7 @@ func start(t *testing.T, path string, args ...string) *program {
 	return p
 }
 
-// printed waits until it has printed something, and returns the group of the pattern.
+// printed waits until it has printed a match, and returns the group of the pattern.
 func (p *program) printed(pattern string) (found string) {
 	p.t.Helper()
 	uitest.Until(p.t, p.Args[1]+" prints "+pattern, func() bool {
@@ -276,7 +276,7 @@ func (p *program) kill() {
 	<-p.done
 }
 
-// stop ends it with a signal, after which it says that all is well.
+// stop ends it with a signal, and expects exit code 0.
 func (p *program) stop(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.Process.Signal(s); err != nil {

@@ -63,14 +63,14 @@ func TestPictures(t *testing.T) {
 		pages := start(t, program, "ui", "--listen", "127.0.0.1:0", "--refresh", "1s", "--url", url, "--dir", dir)
 		p := newTab(t)
 		p.open(pages.printed(`(http://\S+/)`) + "types")
-		time.Sleep(45 * time.Second) // so long the curves are
+		time.Sleep(45 * time.Second) // as long as the curves are
 		dies.kill()
 		p.is(`[...document.querySelectorAll(".badge")].some((b) => b.textContent.includes("silent"))`, "true")
 		take(p, "ui-draining", 540)
 	})
 }
 
-// publish publishes messages of several types until the test ends, now more and now fewer.
+// publish publishes messages of several types until the test ends, at a varying rate.
 func publish(t *testing.T, url string) {
 	ctx, stop := context.WithCancel(t.Context())
 	b, err := fencepost.Open(ctx, url)
