@@ -143,7 +143,7 @@ func TestStoppedCommandsSaySo(t *testing.T) {
 			}
 			want := ""
 			if args == "doctor" {
-				want = "error: stopped before everything was looked at\n"
+				want = "error: stopped before everything was checked\n"
 			}
 			if got := p.stderr.String(); got != want {
 				t.Errorf("stderr: %s", got)

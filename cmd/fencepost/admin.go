@@ -18,7 +18,7 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) add(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.wait, "wait", admin.Wait, "wait this long while another command changes what is stored for the type; 0 does not wait")
+	cmd.Flags().DurationVar(&f.wait, "wait", admin.Wait, "wait this long while another command changes the messages or files of the type; 0 means do not wait")
 }
 
 func (f *adminFlags) check() error {

@@ -220,7 +220,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 	f.add(cmd)
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are missing from the end of the file or with a missing file, or accept an old copy of it")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "only make the newest file of the type the registered one, after the database was lost or restored from an old backup")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what is wrong")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report what is wrong")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.maybeLost = acceptLoss
 		if err := f.parse(cmd, args); err != nil {
@@ -263,7 +263,7 @@ func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRu
 		return err
 	}
 	if found.Sealed != nil {
-		return fmt.Errorf("%w: %v; only the newest file of a type can be repaired. To read what is left of this one use fencepost cat --salvage %s",
+		return fmt.Errorf("%w: %v; only the newest file of a type can be repaired. To read the rest of this one use fencepost cat --salvage %s",
 			storage.ErrRefused, found.Sealed, f.files.command(f.path))
 	}
 	for _, c := range found.Corrupt {

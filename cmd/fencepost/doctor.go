@@ -156,7 +156,7 @@ many it skipped.`,
 			examinePlace(ctx)
 		}
 		if errors.Is(err, context.Canceled) || ctx.Err() != nil {
-			return cli.Stoppedf("stopped before everything was looked at")
+			return cli.Stoppedf("stopped before everything was checked")
 		}
 		if code := cli.Code(err); code == cli.ExitNothing {
 			d.bad(cmp.Or(d.code, code), "server", "%v", err) // the exit code of earlier findings takes precedence

@@ -46,7 +46,7 @@ func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencep
 func typesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "types",
-		Short: "Show the types in the queue; pause, limit or purge them; show what is pending",
+		Short: "Show the types in the queue; pause, limit or purge them; show pending messages",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -169,7 +169,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	defer s.inFlight.Done()
 	who, err := s.admit(w, r, pattern, rt, crossOrigin)
 	if err == nil && !ops.Begin(r) {
-		err = busy("too many requests under way")
+		err = busy("too many requests in progress")
 	}
 	// rule: a refused request holds its connection only briefly, not for as long as a body may take: its client may be unauthenticated.
 	if err != nil || rt.method == http.MethodGet {

@@ -30,7 +30,7 @@ func planLock(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) er
 		row := holderOf(h)
 		p.Facts = append(p.Facts, fact{Name: "holder", Value: strings.TrimSuffix(row.Who+", "+row.Kind+", lease "+row.Lease+": "+row.Why, ": ")})
 		if h.Asked != "" {
-			p.Facts = append(p.Facts, fact{Name: "asked already", Value: h.Asked})
+			p.Facts = append(p.Facts, fact{Name: "already asked", Value: h.Asked})
 		}
 	}
 	if !damaged {

@@ -115,12 +115,12 @@ func doPurge(u *UI, ctx context.Context, d *doing) (did, error) {
 		return did{}, err
 	case len(ids) > 0:
 		o, err := admin.PurgeIDs(ctx, u.o.Backend, typ, ids, false, d.turn)
-		return did{o, removedText(o.Done, d.order, "pending message", "pending messages", "They were appended to the file, or removed by somebody else.")}, err
+		return did{o, removedText(o.Done, d.order, "pending message", "pending messages", "They were appended to the file, or removed by another program.")}, err
 	}
 	// rule: messages published after the confirmation page was made are not removed.
 	p, err := admin.Purge(ctx, u.o.Backend, typ, d.order.Before, d.turn)
 	n := int(p.Messages)
-	return did{admin.Outcome{Chosen: n, Done: n}, removedText(n, d.order, "pending message", "pending messages", "They were appended to the file, or removed by somebody else.")}, err
+	return did{admin.Outcome{Chosen: n, Done: n}, removedText(n, d.order, "pending message", "pending messages", "They were appended to the file, or removed by another program.")}, err
 }
 
 // removedText says how many were removed, and what happened to the others that were counted.
@@ -160,7 +160,7 @@ func planForeign(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan)
 
 func doForeign(u *UI, ctx context.Context, d *doing) (did, error) {
 	o, err := admin.PurgeForeign(ctx, u.o.Backend, d.q.Get("type"), false, d.turn)
-	return did{o, removedText(o.Done, d.order, "foreign key", "foreign keys", "They were removed by somebody else.")}, err
+	return did{o, removedText(o.Done, d.order, "foreign key", "foreign keys", "They were removed by another program.")}, err
 }
 
 // lettersOf reads which dead letters are meant, of those that existed at a time.
@@ -296,5 +296,5 @@ func doDelayed(u *UI, ctx context.Context, d *doing) (did, error) {
 		return did{}, err
 	}
 	o, err := chosen.Remove(ctx, u.o.Backend, d.turn, d.tell)
-	return did{o, removedText(o.Done, d.order, "delayed message", "delayed messages", "They were promoted, or removed by somebody else.")}, err
+	return did{o, removedText(o.Done, d.order, "delayed message", "delayed messages", "They were promoted, or removed by another program.")}, err
 }

@@ -1,4 +1,4 @@
-// Returns what is wrong with the page as it is now: texts that are hard to read, things without a name, widths that do not fit.
+// Returns the defects of the current page: text that is hard to read, elements without a name, widths that do not fit.
 (() => {
   const wrong = [];
   const where = (e) => e.nodeName.toLowerCase() + (e.className && e.className.baseVal === undefined ? '.' + e.className : '') + ' "' + e.textContent.trim().slice(0, 40) + '"';
