@@ -45,7 +45,7 @@ func TestHealthcheck(t *testing.T) {
 		{"no answer", "", []string{server.URL + "/never", "--timeout", "50ms"}, cli.ExitFailed, "did not answer in time"},
 		{"nobody there", "", []string{"http://" + closed.Addr().String() + "/readyz"}, cli.ExitFailed, "is a worker with this --listen running?"},
 		{"not a URL", "", []string{"localhost:9090"}, cli.ExitUsage, "http://127.0.0.1:9090/readyz"},
-		{"two URLs", "", []string{server.URL, server.URL}, cli.ExitUsage, "there is one URL"},
+		{"two URLs", "", []string{server.URL, server.URL}, cli.ExitUsage, "give one URL"},
 		{"not an address", "", []string{"--listen", "9090"}, cli.ExitUsage, ":9090"},
 		{"no time", "", []string{"--timeout", "0s"}, cli.ExitUsage, "--timeout"},
 	} {

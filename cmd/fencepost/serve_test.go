@@ -72,7 +72,7 @@ func TestFlagsOfServe(t *testing.T) {
 		"needs TLS":             {"--client-ca", "x"},
 		"--token-file":          {"--token-file", "no-such-file"},
 		"--tls-cert, --tls-key": {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
-		"nowhere is no address": {"--store", "nowhere"},
+		"nowhere is not the address": {"--store", "nowhere"},
 		`"a.b:9096"`:            {"--listen-host", "a.b:9096"},
 		`"http://a.b/"`:         {"--listen-host", "http://a.b/"},
 	} {

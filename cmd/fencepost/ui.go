@@ -91,7 +91,7 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 	case f.refresh < 500*time.Millisecond:
 		return cli.Usagef("--refresh %v is too often; use at least 500ms", f.refresh)
 	case len(f.writers) > 0 && !f.write:
-		return cli.Usagef("--writers goes with --write: it says who may act")
+		return cli.Usagef("--writers requires --write: it says which users may act")
 	case writers.Changed && len(f.writers) == 0 && f.write:
 		return cli.Usagef("%s names no user; name the users who may act, or leave out --write", cli.Where(writers))
 	}

@@ -130,14 +130,14 @@ func TestLogHasNoPayloads(t *testing.T) {
 func TestTokensThatCannotBeRead(t *testing.T) {
 	hash := strings.Repeat("ab", 32)
 	for want, text := range map[string]string{
-		"there is no token":   "# nothing\n",
+		"contains no token":   "# nothing\n",
 		"line 2 does not":     "# s3cret\ns3cret\n",
 		"the second field":    "s3cret s3cret publish\n",
 		"the second field is": "s3cret " + hash[2:] + " publish\n",
 		"the third field":     "s3cret " + hash + " s3cret\n",
 		"the fourth field":    "s3cret " + hash + " read s3cret[\n",
 		"line 1 does not":     "s3cret " + hash + " read a b\n",
-		"line 2 says again":   "s3cret " + hash + " read\ns3cret " + hash + " publish\n",
+		"line 2 repeats":      "s3cret " + hash + " read\ns3cret " + hash + " publish\n",
 	} {
 		path := filepath.Join(t.TempDir(), "tokens")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -81,7 +81,7 @@ func TestConfigFile(t *testing.T) {
 		{name: "keys for one", file: "lease: {a: b}", code: ExitUsage, says: []string{"F:1", "lease", "value"}},
 		{name: "no value", file: "lease:", code: ExitUsage, says: []string{"F:1", "lease", "no value"}},
 		{name: "lists in lists", file: "type: [[a]]", code: ExitUsage, says: []string{"F:1", "type", "plain values"}},
-		{name: "twice", file: "lease: 1s\nlease: 2s", code: ExitUsage, says: []string{"F:2", `"lease"`, "twice"}},
+		{name: "twice", file: "lease: 1s\nlease: 2s", code: ExitUsage, says: []string{"F:2", `"lease"`, "duplicate"}},
 		{name: "no mapping", file: "lease", code: ExitUsage, says: []string{"F:1", "lease: 30s"}},
 		{name: "section without keys", file: "worker: 1", code: ExitUsage, says: []string{"F:1"}},
 		{name: "no YAML", file: "a: b\nlease: [", code: ExitUsage, says: []string{"F:2", "YAML"}},

@@ -24,7 +24,7 @@ var errNoServer = errors.New("no usable server in time")
 // passing returns the reason of an error that may pass by itself, "" if only a person can resolve it.
 func passing(err error) string {
 	if errors.Is(err, storage.ErrNoSpace) {
-		return "it is full"
+		return "there is no room in it"
 	}
 	reason, _ := mongoerr.Passing(err)
 	return reason
@@ -77,7 +77,7 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			}
 		}
 		if errors.Is(cause, storage.ErrNoSpace) {
-			return none, fmt.Errorf("it was still full after %v (--connect-timeout): %w", within, cause)
+			return none, fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
 			"and that a replica set has a majority of its members: %w", name, within, said, cause)

@@ -70,7 +70,7 @@ func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
 		}
 		c, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
-			return nil, 0, fmt.Errorf("line %d has no bcrypt hash after the name; htpasswd -nB name prints a line with one", n)
+			return nil, 0, fmt.Errorf("line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)
 		}
 		if c > mostCost {
 			return nil, 0, fmt.Errorf("line %d has a hash of cost %d, which takes too long to check: the maximum is %d; htpasswd -nB -C 12 name prints a line with 12", n, c, mostCost)

@@ -212,7 +212,7 @@ func TestActions(t *testing.T) {
 			func() bool { return settings().DrainPaused && settings().PublishPaused }},
 		{"resume", []string{"type", "orders"}, nil, []string{"Workers drain type orders again", "Publishers take new messages"}, []string{"nothing."}, func() bool { return settings().IsZero() }},
 		{"limit", []string{"type", "orders", "max", "2k"}, []string{"why", uitest.Hostile}, []string{"wait while 2,000 messages are pending", "<dt>pending now</dt><dd>5"}, []string{"limit 2000"}, func() bool { return settings().MaxBacklog == 2000 }},
-		{"limit", []string{"type", "orders", "max", "0"}, nil, []string{"no limit any more"}, []string{"nothing."}, func() bool { return settings().MaxBacklog == 0 }},
+		{"limit", []string{"type", "orders", "max", "0"}, nil, []string{"no longer has a limit"}, []string{"nothing."}, func() bool { return settings().MaxBacklog == 0 }},
 		{"purge", []string{"type", "orders", "id", s.ids[2].String()}, []string{"why", "test", "name", "orders"}, []string{"The pending message is removed", "waits for the missing numbers"}, []string{"1 pending message was removed."}, func() bool { return s.pending("orders") == 4 }},
 		{"purge", []string{"type", "orders"}, []string{"why", "test", "name", "orders"}, []string{"4 pending messages of type orders", "type <code>orders</code>", "Count again"}, []string{"4 pending messages were removed."}, func() bool { return s.pending("orders") == 0 && s.pending("audit") == 1 }},
 		{"requeue", []string{"type", "orders", "id", s.dead[0].String()}, nil, []string{"1 dead letter: published again"}, []string{"1 dead letter was requeued."}, func() bool {
@@ -330,7 +330,7 @@ func TestLockActions(t *testing.T) {
 		t.Errorf("the lock of another holder was taken away: %v %v", r, err)
 	}
 	confirm, done = s.do("force", []string{"lock", "report"}, "why", "it hangs")
-	has(t, "force", confirm, "is taken away", "A dead holder loses the lock by itself")
+	has(t, "force", confirm, "is taken away", "A dead holder loses the lock without this")
 	has(t, "forced", done, "Report is free.")
 	if r, err = s.b.Locker.Inspect(t.Context(), "report"); err != nil || r.Held() || r.Forced.Why != "it hangs" {
 		t.Errorf("%v %v", r, err)

@@ -380,7 +380,7 @@ func TestUsersThatCannotBeRead(t *testing.T) {
 		"anna:s3cret":               "bcrypt",
 		":$2y$04$abcdefghijklmnop.": "line 1",
 		"anna:$2y$31$ABCDEFGHIJKLMNOPQRSTUuABCDEFGHIJKLMNOPQRSTUVWXYZabcde":                      "cost 31, which takes too long",
-		strings.Repeat("anna:$2a$04$ABCDEFGHIJKLMNOPQRSTUuABCDEFGHIJKLMNOPQRSTUVWXYZabcde\n", 2): "second time",
+		strings.Repeat("anna:$2a$04$ABCDEFGHIJKLMNOPQRSTUuABCDEFGHIJKLMNOPQRSTUVWXYZabcde\n", 2): "line 2 repeats",
 	} {
 		if _, err := ui.ParseUsers([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v, want %q", text, err, want)
