@@ -63,18 +63,18 @@ func TestOtherMachinesNeedAToken(t *testing.T) {
 
 func TestFlagsOfServe(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--timeout 1s":          {"--timeout", "1s"},
-		"--client-timeout":      {"--client-timeout", "10ms"},
-		"--max-connections":     {"--max-connections", "0"},
-		"--count-up-to":         {"--count-up-to", "0"},
-		"--connect-timeout":     {"--connect-timeout", "0"},
-		"go together":           {"--tls-cert", "x"},
-		"needs TLS":             {"--client-ca", "x"},
-		"--token-file":          {"--token-file", "no-such-file"},
-		"--tls-cert, --tls-key": {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
+		"--timeout 1s":               {"--timeout", "1s"},
+		"--client-timeout":           {"--client-timeout", "10ms"},
+		"--max-connections":          {"--max-connections", "0"},
+		"--count-up-to":              {"--count-up-to", "0"},
+		"--connect-timeout":          {"--connect-timeout", "0"},
+		"go together":                {"--tls-cert", "x"},
+		"needs TLS":                  {"--client-ca", "x"},
+		"--token-file":               {"--token-file", "no-such-file"},
+		"--tls-cert, --tls-key":      {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
 		"nowhere is not the address": {"--store", "nowhere"},
-		`"a.b:9096"`:            {"--listen-host", "a.b:9096"},
-		`"http://a.b/"`:         {"--listen-host", "http://a.b/"},
+		`"a.b:9096"`:                 {"--listen-host", "a.b:9096"},
+		`"http://a.b/"`:              {"--listen-host", "http://a.b/"},
 	} {
 		if err := serveWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
