@@ -172,7 +172,7 @@ func TestStoppedProducer(t *testing.T) {
 		url := "sqlite://" + filepath.Join(mountTmpfs(t, "300k"), "queue.db")
 		p := start(t, "producer", "producer", "publish", "--type", "t", "--count", "2000", "--size", "1KiB", "--url", url)
 		eventually(t, time.Minute, "it says what it waits for", func() bool {
-			return strings.Contains(p.stderr.String(), "trying again") && strings.Contains(p.stderr.String(), "disk is full")
+			return strings.Contains(p.stderr.String(), "retrying") && strings.Contains(p.stderr.String(), "disk is full")
 		})
 		p.signal(t, syscall.SIGTERM)
 		if code := p.wait(t, time.Minute); code != stopped || !strings.Contains(p.stdout.String(), " unknown=0 ") {
