@@ -239,7 +239,7 @@ func (c Chain) place() *chainCheck {
 		case l.Type == "":
 			l.Generation = l.nameSays()
 		case l.Type != k.typ || !l.named():
-			// rule: the header identifies a file, not its name.
+			// rule: the header identifies a file; its name may be wrong.
 			k.other[l.nameSays()] = &c[i]
 			continue
 		}
@@ -305,7 +305,7 @@ func (k *chainCheck) follows(a, b *Link) {
 	k.add(e)
 }
 
-// gap reports the absent generations between a and b, unless they may be missing.
+// gap reports the absent generations between a and b, unless they are allowed to be missing.
 func (k *chainCheck) gap(a, b *Link, ended bool) {
 	from, to := a.Generation+1, b.Generation-1
 	name := func(g uint64) string { return b.sibling(k.typ, g) }

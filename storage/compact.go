@@ -18,7 +18,7 @@ import (
 type CompactOptions struct {
 	BatchBytes int                     // size of the new batches, uncompressed; defaults to 1 MiB, at most MaxPayload
 	From       uint64                  // also copies the sealed files of the type in the directory, from this generation on; 0 = none. Not with Salvage
-	Progress   func(done, total int64) // called periodically with the finished and all bytes of the old files; may be nil
+	Progress   func(done, total int64) // called periodically with the number of bytes of the old files copied so far, and of all; may be nil
 }
 
 // CompactReport says what Compact did.
@@ -103,7 +103,7 @@ type compaction struct {
 	done    int64 // bytes of the files copied so far
 
 	bodies  bodyDecoder
-	out     []Record // the next batch
+	out     []Record // the pending batch
 	size    int      // of out, as RecordSize counts
 	arena   []byte   // holds the IDs and payloads of out …
 	headers []Header // … and these are its headers
@@ -223,7 +223,7 @@ func (c *compaction) batch(path string, it *item) error {
 		if !c.w.decoded {
 			c.report.Damage, c.report.DamageCount = appendDamage(c.report.Damage, err), c.report.DamageCount+1
 		}
-		return nil // fill replaces its records when the next batch is copied
+		return nil // fill replaces its records before the next batch is copied, or at the end
 	}
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (c *compaction) add(r *Record) error {
 }
 
 // keep copies b into the arena: the memory that a record points to is valid only until the scanner's
-// next step. Slices returned before remain valid when the arena grows into new memory.
+// next step. Slices that keep returned earlier remain valid when the arena grows into new memory.
 func (c *compaction) keep(b []byte) []byte {
 	c.arena = append(c.arena, b...)
 	n := len(c.arena)

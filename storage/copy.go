@@ -143,7 +143,7 @@ func (w *Writer) removeUnfinished(generation uint64) error {
 	}))
 }
 
-// copying is the copying of one file: one call of CopyFile.
+// copying is the state of one call of CopyFile.
 type copying struct {
 	ctx      context.Context
 	src      File
@@ -209,8 +209,8 @@ func (c *copying) write(to FS, tmp string) error {
 	return err
 }
 
-// compare returns nil if the file at target is a copy, or else a *CopyConflict. Readers end at the seal of a file. After the seal each of
-// the two may have fences of its own, of writers that opened it since it was copied.
+// compare returns nil if the file at target is a copy, and a *CopyConflict if it is another file. It compares the files up to their seals,
+// where readers end. After the seal each may have fences of its own, of writers that opened it since it was copied.
 func (c *copying) compare(there File, to FS, target string) error {
 	conflict := &CopyConflict{Path: c.path, Target: target}
 	link := ReadLink(to, target)

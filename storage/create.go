@@ -137,7 +137,7 @@ func (w *Writer) writeTemp(tmp string, header []byte) error {
 	return ioError("write", tmp, err)
 }
 
-// appendWhole appends to a file without a name, which no other process uses, so a short write is an ordinary error.
+// appendWhole appends to a file that has only a temporary name. No other process writes to it, so a short write is an ordinary error.
 func appendWhole(f File, b []byte) error {
 	n, _, err := f.Append(b)
 	if err == nil && n < len(b) {

@@ -36,8 +36,9 @@ var (
 )
 
 // FencedError says that the file's end is not where this writer left it: another writer appended to
-// the file. Records appended since this writer's last successful Sync may or may not be in the file;
-// the next writer decides.
+// the file or, if Found is below Expected, something cut off an end that was not durable. Records
+// appended since this writer's last successful Sync may or may not be in the file; the next writer
+// decides.
 type FencedError struct {
 	Path     string
 	Op       string // what detected it: "append", "sync", "open record", ...

@@ -250,7 +250,7 @@ type recHeader struct {
 	schemaID   uint32
 }
 
-// A checkpoint's values for the times of the records before it, other than the highest time.
+// Values of a checkpoint's baseTime other than the highest time of the records before it.
 const (
 	noTime      = math.MinInt64 // no records precede it
 	timeUnknown = 0             // an earlier version wrote the checkpoint, or one before it

@@ -331,8 +331,8 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 		return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 	case !ok || now.FileID != e.FileID:
 		// rule: nothing is appended to a successor that the registry does not name. Otherwise a writer that was paused
-		// after its seal could reuse a name that is free again because its file was moved to an
-		// archive.
+		// after its seal could reuse a name that is free again because the file of that name was
+		// moved to an archive.
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID, Unregistered: !ok}
 	}
 	return now, nil
@@ -360,7 +360,7 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 		return nil, err
 	}
 	old := w.header.fileID
-	if w.instead != nil { // a repair of that lost file was interrupted here
+	if w.instead != nil { // the repair that gives up the lost file was interrupted after it sealed this one
 		old = w.instead.FileID
 	}
 	if err := next.publish(ctx, old); err != nil {

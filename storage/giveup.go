@@ -8,9 +8,9 @@ import (
 )
 
 // Giving up a lost file. If an operator requests it (AcceptLoss), a missing registered file is treated
-// like one of which a repair could read nothing: Open creates its successor, with records of KindLost
-// for its content, which continues at the durable index in the registry. If the lost file turns up
-// later, no writer uses or changes it.
+// like one of which a repair could read nothing: Open creates its successor, which has records of
+// KindLost in place of the lost content, and continues at the durable index in the registry. If the
+// lost file turns up later, no writer uses or changes it.
 //
 //	present                           the new file begins with
 //	a sealed earlier generation       that one's next index and its state
@@ -49,7 +49,7 @@ func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool)
 	if !damaged {
 		return w.takePlace(ctx, state, g, g.First, w.header.schema, startAfter(state))
 	}
-	// rule: a damaged file was replaced by its repair. The repaired file is lost, so this file's records are copied once more.
+	// rule: a damaged file was replaced by its repair. That replacement is lost, so this file's records are copied once more.
 	return w.takePlace(ctx, state, g, w.header.firstIndex, w.header.schema, func(c *compaction) error {
 		c.w = w
 		return c.copy(ctx, source{w.path, w.file, w.header}, w.fenceOff)

@@ -48,7 +48,7 @@ type OldFile struct {
 }
 
 // Keep removes old files of a type in a directory. Only one call per type may run at a time; writers and readers of the type may
-// work meanwhile. If it returns an error, the report names the files removed before.
+// work meanwhile. If it returns an error, the report names the files removed before the error.
 //
 // The age of a file is approximately the time since it was sealed. It counts from the creation of the file or of its
 // successor, whichever is later, as recorded in the files by their writers' clocks. So all messages in a file are older than
@@ -163,7 +163,7 @@ func (k *keeping) removable(chain Chain, i int) bool {
 	case l.Sealed == nil || l.Err != nil: // rule: nor one that is not known to be sealed: a writer may append to it.
 		return false
 	}
-	// rule: nor one that the registry names, or a later one: an outdated writer checks the registry, and would continue.
+	// rule: nor one that the registry names, or a later one: a writer that has fallen behind checks the registry, and would continue.
 	return l.Generation < k.Registered.Generation
 }
 

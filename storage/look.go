@@ -8,7 +8,7 @@ package storage
 //	a fence: its writer's Open did not complete               read the file as the scan would; if refused, leave no fence
 //	an older epoch or a lower index than registered           the same
 //
-// The records read are also passed to the caller, if it can rehearse: a state that it cannot rebuild is a refusal, too.
+// The records read are also passed to the caller, if it can rehearse: a state that it cannot rebuild means a refusal, too.
 //
 // The look can only refuse. A writer that passes it reads the file again after its fence, and is checked again: only the second
 // check decides.

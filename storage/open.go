@@ -199,8 +199,8 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	return w, nil
 }
 
-// openFile opens the newest file of the type, or creates the first one if none is registered, and
-// checks that it is the right one. It also returns the names of temporary files it found. w.file stays
+// openFile opens the newest file of the type, or creates the first one if there is none and none is
+// registered, and checks that it is the right one. It also returns the names of temporary files it found. w.file stays
 // nil if the directory has no file of the type and AcceptLoss gives up the registered one.
 func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry, err error) {
 	// rule: look up the registry entry before creating anything: a registered file that is missing means a wrong volume.

@@ -72,7 +72,8 @@ func (r *readAhead) stop() {
 
 // fillAhead moves the scanner's window to p, with at least n bytes in it, by taking the next chunk.
 // It reports false, and the scanner must read directly, if the record is larger than a chunk, if the
-// next chunk does not continue the window or cannot be read, or if the remainder of the file is short.
+// next chunk does not continue the window or cannot be read, within aheadPause bytes after either, or
+// if the remainder of the file is short.
 func (s *scanner) fillAhead(p int64, n int) bool {
 	if n > aheadChunk {
 		s.direct = p + aheadPause

@@ -324,7 +324,7 @@ func (r *Reader) link() Link {
 func (r *Reader) Sealed() *SealedError { return r.seal }
 
 // FirstIndex returns the first index of the file: 0, or in a successor the index at which the
-// previous file ended.
+// previous file ended or, after a compaction or repair, at which a replaced file began.
 func (r *Reader) FirstIndex() uint64 { return r.scan.header.firstIndex }
 
 // Type returns the type of the records.

@@ -20,7 +20,7 @@ type Kind uint8
 
 const (
 	KindMessage  Kind = 0 // a message
-	KindSkipped  Kind = 1 // a message that became a dead letter or has a repeated key; its ID counts, its payload gives the reason
+	KindSkipped  Kind = 1 // a message that became a dead letter or has a repeated idempotency key; its ID counts, its payload gives the reason
 	KindAfterGap Kind = 2 // a message appended after a missing one: a declared gap
 	KindLost     Kind = 3 // replaces a record that a repair could not read; not for Append
 
@@ -45,7 +45,7 @@ type Record struct {
 	Payload []byte // up to MaxPayload bytes
 	Headers []Header
 
-	Index uint64 // its position, counted from the file's first index; set by readers
+	Index uint64 // its number in the sequence of its type, not relative to the file; set by readers
 	Epoch uint64 // of the writer that appended it; set by readers
 }
 

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// recentFor is how long [sharedFS.listRecent] may return a listing.
+// recentFor is how long [sharedFS.listRecent] may reuse a listing.
 const recentFor = time.Second
 
 // Shared returns an FS for many writers of one process whose files are in the same directory. Listing or syncing a large
-// directory takes long, so concurrent waiting calls share one. A store of slots has nothing to share, and is returned
-// unchanged.
+// directory takes long, so calls that wait at the same time share one execution. A store of slots has nothing to share, and
+// is returned unchanged.
 func Shared(fsys FS) FS {
 	fsys = orOS(fsys)
 	if _, slots := fsys.(HalfRemover); slots {
@@ -109,7 +109,7 @@ func typeOfName(name string) string {
 	return typ
 }
 
-// gather lets concurrent waiting calls share one. Each call has an argument.
+// gather lets calls that wait at the same time share one execution. Each call has an argument.
 type gather[A, T any] struct {
 	turn chan struct{} // full while a shared call runs
 	mu   sync.Mutex
@@ -138,8 +138,8 @@ func (g *gather[A, T]) do(arg A, f func(args []A) (T, error)) (T, error) {
 	g.mu.Unlock()
 	if first {
 		g.turn <- struct{}{}
-		// rule: a call that arrives from here on waits for the next shared call. This one may already be past a change by the caller, or
-		// past a change by another process before the caller got its lock.
+		// rule: a call that arrives from here on waits for the next shared call. This one may miss a change that the caller has just
+		// made, or that another process made before the caller got its lock.
 		g.mu.Lock()
 		g.next = nil
 		g.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 // can distinguish a torn tail from damage.
 
 // fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several writers
-// may fence concurrently, and an old writer may still append. Then it makes the content before it final.
+// may fence concurrently, and an old writer may still append. Then it makes the content before the fence final.
 func (w *Writer) fence(ctx context.Context) error {
 	body := encodeHolder(w.opts.Holder)
 	var want, got int64

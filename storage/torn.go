@@ -89,7 +89,7 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 		if v == incomplete && again == 0 && s.huntPos != s.pos {
 			again = s.huntPos // rule: it may be a write in progress; look again once the file has grown
 		}
-		s.huntPos += recAlign // rule: a fence may be inside a record that its length announces and that was never completed
+		s.huntPos += recAlign // rule: a fence may be inside the bytes that a torn record's length claims
 	}
 }
 
@@ -145,7 +145,7 @@ func (s *scanner) untold(e *CorruptError) bool {
 	return e.Offset < e.End || e.LostFirst < e.LostNext
 }
 
-// tell returns the proven damage before an open record if that damage costs no message.
+// tell returns the proven damage before an open record that shows that no message is lost.
 func (s *scanner) tell() item {
 	e := *s.proof
 	e.LostNext = e.LostFirst

@@ -15,9 +15,9 @@ import (
 //	Append: encode ──▶ reserve room ──▶ one write(2) ──▶ did it land where this writer's end was?
 //	Sync:   fdatasync ──▶ is the file still as long as this writer left it? ──▶ everything before the call is durable
 //
-// If the answer to either question is no, another writer has taken over and appended. Then this writer
-// is poisoned. It does not find out whether its last records count, and need not: the new writer reads
-// the file and decides.
+// If the answer to either question is no, another writer has taken over and appended, or the file was
+// cut (see endError). Then this writer is poisoned. It does not find out whether its last records count,
+// and need not: the next writer reads the file and decides.
 
 // Writer appends to the file of one type. Open returns it.
 //
@@ -202,7 +202,7 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 	if len(state) > MaxState {
 		return &LimitError{What: "checkpoint state in bytes", Got: int64(len(state)), Max: MaxState, Record: -1}
 	}
-	// rule: write a checkpoint only when everything before it is durable: a writer that finds it reads nothing before it.
+	// rule: write a checkpoint only when everything before it is durable: a scan that starts at it reads nothing before it.
 	if _, err := w.Sync(); err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ var storageRules = []rule{
 		old: `(sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos`, new: `(sameRegion || h.epoch > s.view.epoch) && false`},
 	{file: "storage/torn.go", rule: "it may be a write in progress", tests: "TestGrowingFile",
 		old: `if again != 0 {`, new: `if false {`},
-	{file: "storage/torn.go", rule: "a fence may be inside a record that its length announces", tests: "TestFenceInsideATornBatch",
+	{file: "storage/torn.go", rule: "a fence may be inside the bytes that a torn record's length claims", tests: "TestFenceInsideATornBatch",
 		old: `s.huntPos += recAlign // rule`, new: `s.huntPos += max(recAlign, align8(h.size())) // rule`},
 	{file: "storage/torn.go", rule: "an incomplete record at pos may be complete", tests: "TestGrowingFile",
 		old: `s.hunting = false // rule`, new: `// rule`},
