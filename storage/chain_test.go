@@ -81,7 +81,7 @@ func TestBrokenChains(t *testing.T) {
 			must(t, mem.Remove(generation(6)))
 			must(t, mem.Remove(generation(8)))
 		}, []lost{{5, 40, 60}, {8, 70, 80}}, []string{"generations 5 to 6 (/d/orders@0005.fpl to orders@0006.fpl) are missing", "messages 40 to 59", "generation 8", "messages 70 to 79"}},
-		{"removed behind one that is cut", func(t *testing.T, mem *storagetest.Mem) {
+		{"removed after one that is cut", func(t *testing.T, mem *storagetest.Mem) {
 			must(t, mem.Remove(generation(5)))
 			cutAfter(t, mem, generation(4), 2)
 		}, []lost{{5, 35, 50}}, []string{"generation 5", "so is the end of generation 4 (/d/orders@0004.fpl)", "messages 35 to 49"}},
@@ -93,7 +93,7 @@ func TestBrokenChains(t *testing.T) {
 		}, []lost{{4, 0, 0}, {5, 0, 0}, {6, 0, 0}}, []string{"/d/orders@0004.fpl holds generation 5", "rename it to orders@0005.fpl", "/d/orders@0006.fpl holds generation 4"}},
 		{"a copy of the one before it", func(t *testing.T, mem *storagetest.Mem) { mem.WriteFile(generation(4), mem.ReadFile(generation(3))) },
 			[]lost{{4, 30, 40}}, []string{"generation 4 (/d/orders@0004.fpl) is missing", "orders@0004.fpl is a copy of orders@0003.fpl", "messages 30 to 39"}},
-		{"a copy of the newest behind it", func(t *testing.T, mem *storagetest.Mem) { mem.WriteFile(generation(11), mem.ReadFile(generation(10))) },
+		{"a copy of the newest after it", func(t *testing.T, mem *storagetest.Mem) { mem.WriteFile(generation(11), mem.ReadFile(generation(10))) },
 			[]lost{{11, 100, math.MaxUint64}}, []string{"/d/orders@0011.fpl is not generation 11", "a copy of orders@0010.fpl", "messages from 100 on"}},
 		{"a copy where only an older one was", func(t *testing.T, mem *storagetest.Mem) {
 			for g := uint64(1); g <= 4; g++ {

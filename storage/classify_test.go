@@ -239,8 +239,8 @@ func TestWhatDoesNotFitIsVoid(t *testing.T) {
 		"a batch of another session": func(b *builder) { b.session++ },
 		"a batch of another epoch":   func(b *builder) { b.epoch-- },
 		"a batch of another chain":   func(b *builder) { b.chain ^= 1 },
-		"a batch behind a seal":      seal,
-		"a region behind a seal":     func(b *builder) { seal(b); b.region(4, 4000, storage.Holder{ID: "another"}) },
+		"a batch after a seal":       seal,
+		"a region after a seal":      func(b *builder) { seal(b); b.region(4, 4000, storage.Holder{ID: "another"}) },
 		"an open record of another fence": func(b *builder) {
 			before := *b
 			for epoch := range uint64(2) { // two fences

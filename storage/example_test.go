@@ -208,7 +208,7 @@ func ExampleReadChain() {
 	// problems: 0
 }
 
-// Compact writes the records anew, in large batches, into a file that takes the place of the old one.
+// Compact rewrites the records, in large batches, into a file that replaces the old one.
 func ExampleWriter_Compact() {
 	ctx := context.Background()
 	dir, remove := tempDir()

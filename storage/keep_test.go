@@ -141,7 +141,7 @@ func TestKeepRefuses(t *testing.T) {
 		"a file is missing":       {func(x *world, fsys storage.FS, o *storage.KeepOptions) { fsys.Remove(file(x, 3)) }, storage.ErrIntegrity},
 		"the newest is missing":   {func(x *world, fsys storage.FS, o *storage.KeepOptions) { fsys.Remove(file(x, 4)) }, storage.ErrIntegrity},
 		"another is registered":   {func(x *world, fsys storage.FS, o *storage.KeepOptions) { o.Registered.FileID[0] ^= 1 }, storage.ErrIntegrity},
-		"the newest was set back": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { o.Registered.DurableIndex++ }, storage.ErrIntegrity},
+		"the newest is too short": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { o.Registered.DurableIndex++ }, storage.ErrIntegrity},
 		"what replaces it is damaged": {func(x *world, fsys storage.FS, o *storage.KeepOptions) {
 			o.Size, o.Replaced = 0, true
 			flip(fsys, file(x, 3))
@@ -289,7 +289,7 @@ func TestKeepStopsAtEveryRequest(t *testing.T) {
 	}
 }
 
-// first returns the number of the first of every second request.
+// first returns the number of the first request, from which every second one is tried.
 func first(odd bool) int {
 	if odd {
 		return 1

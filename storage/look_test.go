@@ -35,7 +35,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 		must(t, x.Finish(slotsOf(mem)))
 		refusedEachTime(t, x, slotsOf(old), func() int { return len(old.Names()) }, starts, 0, storage.ErrIntegrity)
 	})
-	t.Run("a database that was set back", func(t *testing.T) {
+	t.Run("a restored database", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 8 {
 			h, err := x.Open(mem)
@@ -87,7 +87,8 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	})
 }
 
-// refusedEachTime opens the file repeatedly, with increasing epochs, and checks that only the first starts, as many as fences says, leave one.
+// refusedEachTime opens the file repeatedly, with increasing epochs, and checks that each start is refused and only the first few, as many as
+// fences says, leave a fence.
 func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, starts, fences int, category error) {
 	t.Helper()
 	before := size()

@@ -49,8 +49,8 @@ func readFrom(t *testing.T, path string, from, n uint64, o storage.ReaderOptions
 	}
 }
 
-// TestReaderStartsAtAMark: a reader from an index on reads the checkpoints after it, and not the whole interval before it. The same holds in
-// a store, where it bounds the number of requests.
+// TestReaderStartsAtAMark: a reader that starts at an index reads the checkpoints after it, and not the whole interval before it. The same
+// holds in a store, where it bounds the number of requests.
 func TestReaderStartsAtAMark(t *testing.T) {
 	const batches, each = 240, 10
 	firstRecord := func(from uint64, o storage.ReaderOptions, path string) {

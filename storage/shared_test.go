@@ -55,7 +55,8 @@ func (d *slowDir) add(name string) {
 	d.names = append(d.names, name)
 }
 
-// TestSharedDirectory: concurrent waiting calls share one, and a caller finds every name that it created before its call listed and synced.
+// TestSharedDirectory: calls that wait at the same time share one execution, and a caller finds every name that it created before its call
+// listed and synced.
 func TestSharedDirectory(t *testing.T) {
 	const callers = 10
 	for name, call := range map[string]func(*slowDir, storage.FS, string) bool{
