@@ -55,7 +55,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 			return err
 		}
 		s.giveMemory()
-		// rule: buried before they are acknowledged, and after their skip entries are durable.
+		// rule: refused messages are buried before they are acknowledged, and after their skip entries are durable.
 		if err := s.buryRefused(ctx); err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 }
 
 // trimLedger makes the ledger forget old entries when it has more than a checkpoint can hold, and
-// warns if they are forgotten early, for keys and producers once per session.
+// warns if they are forgotten early; for keys, loose messages and producers only once per session.
 func (s *session) trimLedger() {
 	early := s.ledger.TrimHistory()
 	if early.Skipped {

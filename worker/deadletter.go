@@ -62,7 +62,7 @@ func (s *session) buryRefused(ctx context.Context) error {
 
 // buryReused moves the messages with reused numbers to the dead letters.
 //
-// rule: before anything later of their producers is in the file. The next holder would compare their times with that, and take them for copies.
+// rule: this happens before anything later of their producers is in the file. The next holder would compare their times with that, and take them for copies.
 func (s *session) buryReused(ctx context.Context) error {
 	var reused []queue.DeadLetter
 	s.refused = slices.DeleteFunc(s.refused, func(l queue.DeadLetter) bool {

@@ -95,8 +95,8 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	h.retries.pause.Reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
-		// This only saves useless work, as for a file. A handler whose effects must not outlast its
-		// lease compares tokens at the destination.
+		// This only saves useless work, as for a file. A handler that must have no effect after the end
+		// of its lease compares tokens at the destination.
 		if err := h.lease.Check(0); err != nil {
 			return err
 		}

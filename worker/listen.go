@@ -207,8 +207,8 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		if err == nil {
 			worked = time.Now()
 		}
-		// rule: types go unchecked only while both notifications and sweeps can be read. With many types and replicas, each type is checked
-		// only once the server has not answered for a long time: the checks would slow down a slow server even more.
+		// rule: types go unchecked only while both notifications and sweeps can be read. With many types and replicas, checks of each
+		// type begin only after the server has not answered for a long time: they would slow down a slow server even more.
 		l.listening.Store(err == nil || l.pool.rebalancer.Many() && time.Since(worked) < blindAfter)
 		looked()
 		// A busy server is queried less often, and by all pools together no more often than by ten.

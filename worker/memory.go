@@ -18,7 +18,7 @@ import (
 // Most of the memory is shared, first come, first served. The rest, the reserve, is as large as the
 // largest request. One type at a time may have it, and only a type that has nothing in flight.
 //
-// rule: no type waits for ever. The type that has the reserve gives it back without taking more memory: it fetches, and then its file appends and
+// rule: no type waits forever. The type that has the reserve gives it back without taking more memory: it fetches, and then its file appends and
 // syncs the batch, or its handler gets the batch, which no longer counts. It does not depend on a type
 // that waits for memory, because it has no earlier batch in flight. A type that has batches in flight,
 // and so a part of the shared memory, waits for more of it only until those are settled, which takes no

@@ -762,7 +762,7 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		for i := range producers { // every few seconds, so that no sweep begins at the last moment for all of them
+		for i := range producers { // every few seconds, so that a sweep begins at the last moment for only some of them
 			time.Sleep(time.Until(began.Add(time.Duration(i) * 3 * time.Second)))
 			m := queue.Message{Type: typ, ID: queue.NewID(time.Now(), uint64(i+1), 1), Payload: fmt.Append(nil, i)}
 			copies = append(copies, m)
@@ -825,7 +825,7 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-// A pool that ends reports the last failure only: a file that was unusable, and now is usable but finds no room, is not reported.
+// A pool that ends does not report a refusal that is over: the file was unusable, and now only lacks room.
 func TestARefusalThatIsOver(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))

@@ -15,8 +15,8 @@ import (
 )
 
 // Retries. Operations that fail are retried after a growing pause, unless the error is permanent (fatal).
-// The stages retry operations on the queue (session.insist), with an outage for the log. The type retries
-// is for messages that a Handler fails: Config.RetryMin and RetryMax bound their pause.
+// The stages retry operations on the queue (session.insist), with an outage for the log. The struct
+// retries is for messages that a Handler could not handle: Config.RetryMin and RetryMax bound their pause.
 
 // outage logs when an operation begins to fail and when it works again, not the failures in between.
 type outage struct{ down bool }

@@ -17,7 +17,7 @@ import (
 // Unfit entries of the queue can be neither appended nor handled: messages that cannot be decoded or
 // have no number, and foreign keys (queue.ForeignKeys). A pool never removes them, and no other
 // message waits for them longer than the gap timeout. An operator has to repair or remove them. Each
-// causes a warning and blocks the type; with Config.UntilEmpty they are also in Run's error.
+// causes a warning, and the type's state is Blocked; with Config.UntilEmpty they are also in Run's error.
 //
 //	message: incomplete ──gap timeout──▶ a warning, blocked ──repaired──▶ appended
 //	foreign key: a warning, blocked ──removed──▶

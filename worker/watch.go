@@ -14,7 +14,7 @@ import (
 // Before a session, a pool watches a type: does it have messages, and should this pool take it? Package
 // share answers the second question. An empty type costs nothing: its watch waits for the listener.
 
-const knownFor = 2 * time.Second // while a pool learns which replica a type falls to, it does not check the type again for this long
+const knownFor = 2 * time.Second // a pool that waits to learn which replica a type is assigned to does not check the type again for this long
 
 // watch waits until this pool should act on one type.
 type watch struct {
@@ -23,12 +23,12 @@ type watch struct {
 	poll   wait.Backoff
 	outage outage
 	looked time.Time // when it last queried for messages; zero if the listener reported them
-	known  time.Time // when the type was found to have messages, while this pool waits to learn which replica it falls to
+	known  time.Time // when the type was found to have messages, while this pool waits to learn which replica it is assigned to
 	news   bool      // something may have changed since the last check
 }
 
 // awaitTurn waits until this pool should act on the type, usually because the type has messages and
-// falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
+// is assigned to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
 // has no messages. looked is when it last queried for messages, zero if the listener reported them. An
 // error means that waiting does not help.
 func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked time.Time, err error) {
@@ -52,8 +52,8 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 	return share.TurnNone, w.looked, nil
 }
 
-// look checks whether the type has messages, and whether it falls to this pool. over means that there is
-// nothing more to wait for. Otherwise look has waited until the next check is due.
+// look checks whether the type has messages, and whether it is assigned to this pool. over means that
+// there is nothing more to wait for. Otherwise look has waited until the next check is due.
 func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool, err error) {
 	p := w.pool
 	d, waited, err := w.depth(ctx)

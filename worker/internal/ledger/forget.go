@@ -10,8 +10,8 @@ import (
 // be wrong: a server's clock jumps, and a time read at a bad moment stays wrong in the entry. So a wall
 // clock alone never decides that a producer is forgotten: see silent.
 
-// spareProducers is how many producers a file always remembers, however old they look. At 25 bytes
-// each they take 50 KB of a checkpoint.
+// spareProducers is how many producers a file remembers however old they are by the queue's clock. At 25
+// bytes each they take 50 KB of a checkpoint.
 const spareProducers = 2000
 
 // life records when a producer was last seen. It is part of the ledger's entries.

@@ -14,7 +14,7 @@ import (
 // heldEntry describes the waiting messages of one producer.
 type heldEntry struct {
 	since time.Time // when the first of them was seen
-	id    queue.ID  // the first message that waits after the gap
+	id    queue.ID  // the smallest ID that waits
 	seen  uint64    // the sweep in which any of them was last seen
 	late  bool      // one that cannot be appended has waited for longer than the gap timeout
 

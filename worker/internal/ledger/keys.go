@@ -62,8 +62,8 @@ func (k *keys) copied(m *queue.Message) bool {
 		return false
 	}
 	h, at := hashKey(key), ms(m.ID)
-	// rule: a message from the future was published before it was read, unless the worker's clock is slow. The worker cannot tell which, so it is
-	// enough if one of the two times is near.
+	// rule: a message from the future was published before it was read, so the time in its ID is wrong; or the worker's clock is slow. The worker
+	// cannot tell which, so it is enough if one of the two times is near.
 	near := func(t int64) bool {
 		apart := min(distance(t, at), distance(t, min(at, k.now)))
 		if seen, ok := k.seen[keyEntry{h, t}]; ok {

@@ -174,14 +174,14 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 		l.fillGap(entry, n)
 		return AppendLate
 	// rule: a number that was skipped has no message in the file. Its message is still in the queue if the worker died before it put the message
-	// aside, and is there again if the database was set back.
+	// aside, and is there again if the database was restored to an earlier state.
 	case entry.isSkipped(n):
 		return PutAside
 	case entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):
 		return Duplicate
 	}
 	// rule: ID times never decrease within a producer, so a message newer than the last one in the file is not a copy: a database that was
-	// set back has assigned its number a second time.
+	// restored to an earlier state has assigned its number a second time.
 	if m.Incomplete {
 		l.holdStuck(producer, m.ID)
 		return Hold
@@ -190,7 +190,7 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 }
 
 // admitUnheard returns the verdict, without a file, on a message after missing ones. The missing
-// messages may be in flight or may have been settled long ago.
+// messages may still arrive, or may have been settled long ago.
 //
 // rule: a reader may pass the position of n-1 just before n-1 is stored, and then find n. A full sweep
 // that begins after n was seen meets n-1 before n if n-1 is pending. If it does not, an earlier session
@@ -301,7 +301,7 @@ func (l *Ledger) KeyCopy(m *queue.Message) bool { return l.keys.copied(m) }
 
 // DelayedCopy reports whether the file already has the delayed message that became m, and its ID.
 //
-// rule: a delayed message promoted again by a database that was set back is a copy
+// rule: a delayed message promoted again by a database that was restored to an earlier state is a copy
 func (l *Ledger) DelayedCopy(m *queue.Message) (delayed queue.ID, copied bool) {
 	delayed, _ = delayedID(m)
 	return delayed, l.delayed.copied(m)

@@ -103,7 +103,7 @@ func TestLedgerPutsLooseMessagesAsideAgain(t *testing.T) {
 
 // A file, a queue and the transactions that feed it. Transactions are committed long after others that began later. Ledgers die at any point and
 // are rebuilt from the last checkpoint and the records after it. Acknowledgements are lost. More messages arrive than are remembered. If none was
-// forgotten, the database is set back and a full sweep begins. In every case each message gets into the file once, as itself or as a skip entry.
+// forgotten, the database is restored to an earlier state and a full sweep begins. In every case each message gets into the file once, as itself or as a skip entry.
 func TestLooseMessagesAreAppendedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 12

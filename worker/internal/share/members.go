@@ -369,8 +369,9 @@ func (r *Rebalancer) wakeHeirs(lost []string, now time.Time) {
 
 // gone returns the members that died long ago and should be removed from the list.
 //
-// rule: two clocks must agree before a member is removed: its beat has not changed by this pool's clock, and is MemberRetention old by the queue's
-// clock. Or it has not changed by this pool's clock for all of MemberRetention. Otherwise a pool whose clock is ahead would drop living members.
+// rule: two clocks must agree before a member is removed: by this pool's clock its beat no longer changes, and by the queue's clock its last
+// heartbeat is MemberRetention old. Or by this pool's clock its beat has not changed for all of MemberRetention. Otherwise a pool whose clock is
+// ahead would drop living members.
 func (r *Rebalancer) gone(members []queue.Member) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -127,7 +127,7 @@ type sleepers struct {
 	since time.Time // when the list was read
 }
 
-// told is the number of pending messages of a type, if it is known without a query.
+// told says, if it is known without a query, how many messages a type has at least; 0: none.
 type told struct {
 	known   bool
 	pending int
@@ -297,7 +297,7 @@ func (r *Rebalancer) Tell(types []string, pending int) {
 	}
 }
 
-// Told returns the number of pending messages of a type that was recorded since the last call, if any.
+// Told returns what was recorded about the messages of a type since the last call, if anything: see told.
 func (r *Rebalancer) Told(typ string) (pending int, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

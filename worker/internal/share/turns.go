@@ -271,7 +271,7 @@ func (r *Rebalancer) Spread(d time.Duration) time.Duration {
 }
 
 // Crowd returns the number of replicas divided by spreadOver, at least 1. If each replica divides the
-// number of things it does concurrently by it, all together do as many as spreadOver would.
+// number of things that it does concurrently by that, all replicas together do as many as spreadOver would.
 func (r *Rebalancer) Crowd() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
