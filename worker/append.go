@@ -92,8 +92,8 @@ func (s *session) appendReady(ctx context.Context, next batch, in <-chan batch, 
 	}
 }
 
-// makeDurable syncs the records from index on. Then it writes a checkpoint and rotates the file, if either
-// is due.
+// makeDurable syncs the records from index on. Then it writes a checkpoint and rotates the file, each only
+// if it is due.
 func (s *session) makeDurable(ctx context.Context, index uint64, done *group) error {
 	if s.writer().NextIndex() == index {
 		if len(done.ids) == 0 {

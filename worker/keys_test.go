@@ -244,7 +244,7 @@ func TestKeyOfAPublisherWhoseClockIsAhead(t *testing.T) {
 	}
 }
 
-// A worker's clock that is behind makes no copies of messages that were published long after each other.
+// If a worker's clock is slow, messages that were published long after each other are not taken for copies.
 func TestKeysOfAWorkerWhoseClockIsBehind(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for i := range 3 {

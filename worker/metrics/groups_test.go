@@ -163,7 +163,7 @@ func TestPlacesChangeSlowly(t *testing.T) {
 	}
 }
 
-// The state of a type is bounded, and goes with it.
+// The state of types that are no longer served is dropped, so that it stays bounded.
 func TestGroupsForgetTypesThatAreNotServed(t *testing.T) {
 	g, types := newGroups(10), fakeTypes(1000)
 	types[3].Appended, types[500].Appended = 7, 9

@@ -101,7 +101,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	for typ := range r.claims {
 		h, ok := r.holder(typ, now)
 		if it := r.types[typ]; !ok || h.idle || !r.inWindow(h.by) || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
-			continue // a type that this pool has or is taking is counted below
+			continue // the type does not count, or this pool has or is taking it: then it is counted below
 		}
 		by := nobody
 		if !h.leaving {
