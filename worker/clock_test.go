@@ -21,7 +21,8 @@ func (q offClock) Now(ctx context.Context) (time.Time, error) {
 	return t.Add(time.Duration(q.by.Load())), err
 }
 
-// A producer whose outcomes are unclear continues after its messages were drained and the clock was two days off for a while.
+// A producer that repeats a publish with an unclear outcome continues without a gap, although its messages were drained and the clock was two days
+// off for a while.
 func TestClockThatJumpsForgetsNobody(t *testing.T) {
 	for _, off := range []time.Duration{48 * time.Hour, -48 * time.Hour} {
 		onRig(t, func(t *testing.T, r *rig) {

@@ -342,8 +342,8 @@ func (f *fleet) leastMoves() (moves int) {
 }
 
 // settles expects that within the given number of rounds the replicas are within one of each other and
-// hold all types, that at most the given number of types moved, in percent of those that had to, and
-// that the state then stays like that.
+// hold all types, that no more types moved than the given percentage of those that had to, and that the
+// state then stays like that.
 func (f *fleet) settles(what string, within, percent int) {
 	f.t.Helper()
 	must := f.leastMoves()

@@ -240,8 +240,9 @@ func (r *Rebalancer) Crowded() bool {
 func (r *Rebalancer) crowded() bool { return r.many() && r.replicas > spreadOver }
 
 // LeavesAlone reports whether a Crowded pool has nothing to do about a type, so that it need not query whether the type has messages: a
-// living replica holds it and is not leaving it; or nothing is known about it, and there is no news; or it is free and known to have messages, but is assigned to
-// another replica, and has not waited long. In the last case free is true, and the answer may change without news. busy is as in Turn.
+// living replica holds it and is not leaving it; or nothing is known about it, and there is no news; or it is free and known to have
+// messages, but is assigned to another replica, and has not waited long. In the last case free is true, and the answer may change without
+// news. busy is as in Turn.
 func (r *Rebalancer) LeavesAlone(typ string, busy, news bool) (free, alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
