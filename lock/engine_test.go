@@ -778,7 +778,7 @@ func zombie(w *world) {
 	}
 }
 
-// A holder that lost the lock without a deadline (forced release, an operator) notices at its next renewal.
+// A holder that lost the lock before its deadline (forced release, an operator) notices at its next renewal.
 func TestAHolderNoticesThatItsHoldIsGone(t *testing.T) {
 	for name, edit := range map[string]func(*lock.Record) bool{
 		"deleted":  func(*lock.Record) bool { return false },

@@ -17,11 +17,11 @@ var (
 	ErrLost = errors.New("lock was lost")
 	// ErrReleased: the lease was released. It is then the cause of [Lease.Context].
 	ErrReleased = errors.New("lock was released")
-	// ErrNotHeld: the lock that an operator wants released is not held.
+	// ErrNotHeld: the lock to be released by request or by force is not held.
 	ErrNotHeld = errors.New("nobody holds the lock")
 	// ErrUnknown: the lock has no record: this name has never been used, or not for weeks.
 	ErrUnknown = errors.New("there is no lock of this name; check the spelling, or list the locks")
-	// ErrTooShort: the lease is held, but for less time than [Lease.Check] requires.
+	// ErrTooShort: the lease is held, but ends sooner than the caller of [Lease.Check] needs.
 	ErrTooShort = errors.New("lease ends too soon")
 	// ErrInvalid: an argument is out of range. See [InvalidError].
 	ErrInvalid = errors.New("invalid lock argument")

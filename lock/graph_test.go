@@ -40,7 +40,7 @@ func (x *thing) moveTo(parents ...lock.Lockable) {
 	x.parents = parents
 }
 
-// shop is the graph of the literature: Order 1 ─► N OrderItem 1 ─► 1 JobFlow.
+// shop is the example graph: Order 1 ─► N OrderItem 1 ─► 1 JobFlow.
 type shop struct {
 	order, item, item2, flow *thing
 }
@@ -90,7 +90,7 @@ func TestGraphLocksTheRoots(t *testing.T) {
 	}
 }
 
-// The scenarios that the library of the fifth article lists for its console.
+// Processes that lock parts of the same order exclude each other; nested calls of one process do not.
 func TestGraphRaces(t *testing.T) {
 	s := newShop()
 	for _, test := range []struct {

@@ -130,8 +130,8 @@ func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	}
 }
 
-// A record may lose its creator before it has a token. A hold that then acquires it, and learns that by a Confirm, draws one by another
-// Confirm.
+// A record may lose its creator before it has a token. A hold that then acquires it, and learns that from a Confirm, draws a token with
+// another Confirm.
 func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
 	const token = 1 << 50
 	history := func(drawn int64) []locktest.Step {

@@ -120,7 +120,7 @@ func (le *Lease) Suspect() <-chan struct{} {
 	return le.suspect
 }
 
-// ReleaseRequested returns a channel that is closed when an operator requests the release of the lock
+// ReleaseRequested returns a channel that is closed when the release of the lock is requested
 // ([Locker.RequestRelease]).
 func (le *Lease) ReleaseRequested() <-chan struct{} { return le.asked }
 
@@ -339,7 +339,7 @@ func (le *Lease) hear(asked string) {
 }
 
 // whyGone finds out why the record no longer has the lease. Its timeout is short, because the holder
-// is told of the loss only after it returns.
+// is notified of the loss only after it returns.
 func (le *Lease) whyGone() (reason LostReason, why string) {
 	r, err := le.record(min(opTimeout(le.hold.Lease), minMargin))
 	if f := r.Forced; err == nil && f != nil && f.ID == le.hold.ID {

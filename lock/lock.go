@@ -65,12 +65,12 @@
 //
 // # Protocol
 //
-// The record of a name is the [Record]; the operations on it are those of [Store]. Every write sets
-// a fresh random record version. Writes of a holder are bound to its [HoldID], which is new for
-// every acquisition; only a takeover is bound to the version. The reasoning behind each rule, with
-// the failures of other systems it avoids, is in docs/decisions/0200-lock-protocol.md and 0203. The
-// observation scheme is that of the DynamoDB lock client; fencing tokens are those of Chubby's
-// sequencers (Burrows, OSDI 2006).
+// The record of a name is the [Record]; the operations on it are those of [Store]. Every write, except
+// those of places in the queue and of requests to release, sets a fresh random record version. Writes
+// of a holder are bound to its [HoldID], which is new for every acquisition; only a takeover is bound to
+// the version. The reasoning behind each rule, with the failures of other systems it avoids, is in
+// docs/decisions/0200-lock-protocol.md and 0203. The observation scheme is that of the DynamoDB lock
+// client; fencing tokens are those of Chubby's sequencers (Burrows, OSDI 2006).
 package lock
 
 import (

@@ -249,7 +249,8 @@ func (le *Lease) renew() {
 	}
 }
 
-// look checks, without a renewal, whether a lease that already lasts until its end was released by force or requested.
+// look checks, without a renewal, whether a lease that already lasts until the end set by WithMaxHold was taken away, or
+// its release was requested.
 func (le *Lease) look() {
 	sent := le.l.valid()
 	r, err := le.record(opTimeout(le.hold.Lease))

@@ -187,7 +187,7 @@ func TestBatchesThatFail(t *testing.T) {
 	}
 }
 
-// A lease that was extended by a batch ends one lease after the batch was sent.
+// A lease that was extended by a batch ends no later than one lease after the batch was sent.
 func TestTheDeadlineOfABatchCountsFromItsSending(t *testing.T) {
 	virtually(t, func(w *world) {
 		leases := w.holdMany(w.locker(lock.Options{}), 10, 0)

@@ -128,7 +128,7 @@ type BatchRenewer interface {
 	RenewMany(ctx context.Context, renewals []Renewal) (found int, err error)
 
 	// Requests returns the requests to release in these records, at most MaxRenewals, keyed by the ID
-	// of the requested hold. The result is a hint and may be stale.
+	// of the hold. The result is a hint and may be stale.
 	Requests(ctx context.Context, names []string) (asked map[HoldID]string, err error)
 }
 
@@ -154,7 +154,7 @@ type Remover interface {
 type Record struct {
 	Name    string
 	Token   int64   // last granted fencing token; only ever grows, survives release; 0 = none granted yet
-	Version Version // changes with every acquisition, renewal, release and takeover
+	Version Version // changes with every write except those of the queue and of requests to release
 	Hold    *Hold   // of the exclusive holder; nil = there is none
 	Shares  []Entry // the shared holders, oldest first; never together with Hold
 	Queue   []Entry // the waiters in the queue, oldest first; only the first may acquire
@@ -191,7 +191,7 @@ type Hold struct {
 	Owner   Process
 	Why     string // what for; may be empty
 	Permits int    // at most this many share the lock; 0 = exclusive
-	Asked   string // why it should be released soon, if an operator requested that
+	Asked   string // the reason given with a request to release; empty = there is none
 }
 
 // Shared reports whether the hold is shared (see WithPermits), not exclusive.

@@ -118,8 +118,8 @@ func (t turns) length() time.Duration {
 }
 
 // sawFree updates held from a record that is free: its dates are those of the last grant and of the release, both
-// from the server's clock. A read that finds the lock free is late, and earlier reads may have been, too: then turns
-// take much longer than the lock is held, and an estimate from turns alone would also make the waiters behind us late.
+// from the server's clock. A read that finds the lock free is late, and other waiters may have been late, too: then
+// turns take much longer than the lock is held, and an estimate from turns alone would also make the waiters behind us late.
 func (t *turns) sawFree(r Record) {
 	if held := r.At.Sub(r.Since); !r.Held() && held > 0 && !r.Since.IsZero() {
 		if t.held > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// awaitTurn makes n goroutines wait for the lock, each started when the one before waits in the queue. Each goroutine that gets
+// queueUp makes n goroutines wait for the lock, each started when the one before waits in the queue. Each goroutine that gets
 // the lock calls f with its number, and releases.
 func (w *world) queueUp(wg *sync.WaitGroup, l *lock.Locker, n int, f func(i int, le *lock.Lease)) {
 	w.Helper()

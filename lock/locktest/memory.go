@@ -88,7 +88,7 @@ type Fault struct {
 	// caller gets an error at once: such a write is never acknowledged.
 	Rollback time.Duration
 	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller gets no answer; otherwise the
-	// answer has fewer renewals found than it sent.
+	// answer counts fewer renewals than it sent.
 	Half bool
 	// Hang blocks the caller, even after its context has ended, until Stop. Nothing is applied.
 	Hang bool

@@ -2,7 +2,7 @@
 //
 //	{ _id: name,
 //	  token: int64,                       // last granted fencing token; only grows, survives release
-//	  v: ObjectId,                        // record version: random, new with every write
+//	  v: ObjectId,                        // record version: random, new with every write except those of q and rq
 //	  h: { id: ObjectId, ms: int64,       // present = held; id is new per acquisition, ms the holder's lease
 //	       owner: {host, pid, instance, boot, pidns, started}, why,
 //	       rq },                          // the reason of a request to release

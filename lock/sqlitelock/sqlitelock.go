@@ -1,7 +1,7 @@
 // Package sqlitelock keeps locks in the embedded database file, for processes of one machine.
 //
 // It has the same atomic operations as mongolock, each in one transaction. A grant is synced to disk
-// before it is reported, so that a power failure cannot undo its token. Renewals and releases are not
+// before it is reported, so that its token survives a power failure. Renewals and releases are not
 // synced: a power failure also ends every process of the machine, and with it every lease. Readers do
 // not wait for writers.
 package sqlitelock
