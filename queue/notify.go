@@ -27,7 +27,7 @@ type Notifier interface {
 // reader must also list the pending types, at least every 30 s.
 //
 // The store is bounded: each of a few logs keeps the latest notifications, and a count of all that it
-// ever had. A reader that is too late for some sees that from the count. No clocks are involved. If
+// ever had. A reader that comes too late for some sees that in the count. No clocks are involved. If
 // the database is restored to an earlier state, a count is lower than the reader's.
 type NotificationStore interface {
 	Notifier

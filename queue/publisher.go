@@ -81,7 +81,7 @@ type PublisherStats struct {
 // they send in two seconds.
 //
 // After a batch is stored, the publisher notifies workers of the type, see [Notifier]: at once if it
-// has not done so lately, and within a second after the last batch. No outcome waits for that.
+// has not done so recently, and within a second after the last batch. No outcome waits for that.
 //
 // Payload and headers are copied, so the caller may reuse them as soon as a method returns. All
 // methods are safe for concurrent use.

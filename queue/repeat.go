@@ -23,7 +23,7 @@ func (s *stream) send(batch []*item) {
 		msgs[i] = it.msg
 	}
 	defer s.settledBatch()
-	// rule: time during which the machine sleeps counts. A consumer that has appended these messages may have forgotten them by then.
+	// rule: time during which the machine sleeps counts. A consumer that has appended these messages may have forgotten them when it wakes up.
 	began := clock.Start()
 	mayHaveLanded := s.repeat > 0 // an attempt with these messages was unclear; with Resume, possibly in an earlier process
 	for attempt := 1; ; attempt++ {

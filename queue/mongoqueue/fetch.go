@@ -163,7 +163,8 @@ func in(keys []string) bson.D {
 
 // Ack implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, concurrent calls for several types share one, w: 1; index: _id. Fewer deleted than requested: the others were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, w: 1; index: _id. Concurrent calls for several types share one. Fewer deleted than
+//	requested: the others were gone.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err

@@ -191,7 +191,7 @@ func TestUnorderedInsertIsNoticed(t *testing.T) {
 	t.Error("200 batches inserted in any order, unnoticed")
 }
 
-// Repeating a batch that was stored completely takes three commands, not one per message.
+// Repeating a batch that was stored completely takes two commands, not one per message.
 func TestRepetitionIsCheap(t *testing.T) {
 	msgs := make([]queue.Message, 1000)
 	for n := range msgs {

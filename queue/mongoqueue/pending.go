@@ -74,7 +74,7 @@ func (l *pendingLook) learn(keys []string, more bool) {
 	}
 }
 
-// unionLook checks the next few types with one aggregate. all means that each of them has messages,
+// unionLook checks the next few types with one aggregate. all means that each of them has messages or foreign keys,
 // so pages of keys would cover fewer types.
 func (q *Queue) unionLook(ctx context.Context, l *pendingLook) (all bool, err error) {
 	next := l.rest[:min(len(l.rest), unionMost)]

@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// planned is the planStore in a server.
+// planned implements planStore on a server.
 type planned struct{ *Queue }
 
 // now is the clock that decides what is due: the stricter reading of clock.Server, so that nothing is promoted early.

@@ -99,7 +99,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 	limit.Messages = min(limit.Messages, plannedMost)
 	var p queue.Promotion
 	next, ok, err := q.NextDue(ctx)
-	// rule: the clock is read again now: the server's clock may have been wrong when this process connected, and right since
+	// rule: the clock is read again now: the server's clock may have been wrong when this process connected, and corrected since
 	if err == nil && ok && !next.After(q.clock.Agreed()) {
 		if _, err := q.readClock(ctx); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "read the server's clock", err)

@@ -47,8 +47,8 @@ func newShared(q *Queue, far *distance.Meter) shared {
 	}
 }
 
-// failed is the answer to n calls whose command failed. rule: one member's error must not become that of the others, so each tries alone. A
-// server that is unreachable, or rejects the user, does so for all.
+// failed is the answer to n calls whose command failed. rule: one member's error must not become that of the others, so each tries alone. If
+// the server is unreachable, or rejects the user, that is the answer to all.
 func failed[A any](n int, err error) []combine.Answer[A] {
 	switch judge(err).sentinel {
 	case queue.ErrUnreachable, queue.ErrPermission, queue.ErrClosed:

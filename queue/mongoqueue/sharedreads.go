@@ -87,7 +87,7 @@ func keyOf(raw bson.Raw) string {
 
 // readAsked reads a part for each caller, and builds each answer with answer.
 //
-// rule: a type requested by two callers is read by each: their documents cannot be told apart.
+// rule: a type requested by two callers is read by each alone: their documents cannot be told apart.
 func readAsked[Q, A any](ctx context.Context, q *Queue, asked []Q, partOf func(Q) part, answer func(Q, []bson.Raw) combine.Answer[A]) []combine.Answer[A] {
 	parts, times := make([]part, len(asked)), map[string]int{}
 	for i, a := range asked {

@@ -29,7 +29,7 @@ const (
 	readCost = 10        // … counting this many for one that must be read
 
 	// walkAgain is how long skipped keys are not read again. A message that is stored among them after it
-	// was due is late by that much more.
+	// was due may be late by that much more.
 	walkAgain = 5 * time.Second
 )
 

@@ -103,7 +103,7 @@ var strayShapes = map[string]func(at time.Time, i int) string{
 }
 
 // TestDueMessagesAmongStrays: messages due before, between and after 20,000 foreign keys are promoted with few calls and few commands, in
-// order; those due later are found; and the next searches do not skip all of that again.
+// order; those due later are found; and the next searches do not read all of these keys again.
 func TestDueMessagesAmongStrays(t *testing.T) {
 	for name, key := range strayShapes {
 		t.Run(name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func (q *Queue) PublishInTransaction(ctx context.Context, msgs ...queue.Message)
 	return ids, nil
 }
 
-// publishInTransaction first does everything that can fail outside the transaction: a server error inside it aborts it.
+// publishInTransaction first does, outside the transaction, everything that can fail there: a server error inside it would abort it.
 func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) ([]queue.ID, error) {
 	session := mongo.SessionFromContext(ctx)
 	// rule: without a transaction nothing is inserted: it would be visible at once, whatever becomes of the rest
@@ -232,7 +232,7 @@ type transactions struct {
 type room struct {
 	limit, left int
 	until       time.Time // when it is counted again …
-	next        time.Time // … or when, if it is full: messages that were counted on may have been aborted
+	next        time.Time // … or when, if it is full: messages that used it up may have been aborted
 }
 
 // As in a Publisher, see queue.Settings.

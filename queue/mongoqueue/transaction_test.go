@@ -213,7 +213,7 @@ func TestErrorsOfATransactionKeepTheirLabels(t *testing.T) {
 	s := newShop(t, uri, uri)
 	conflicts, attempts := 0, 0
 	_, err := s.session.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
-		if attempts++; attempts == 1 { // the trial has ended before this
+		if attempts++; attempts == 1 { // this first call includes the trial
 			if _, err := s.q.PublishInTransaction(ctx, news("orders", "with the first attempt")); err != nil {
 				return nil, err
 			}

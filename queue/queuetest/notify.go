@@ -86,7 +86,7 @@ func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// testNotificationsMissed: a reader that is too late for some notifications is told so.
+// testNotificationsMissed: a reader that comes too late for some notifications learns that it missed them.
 func testNotificationsMissed(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: q}

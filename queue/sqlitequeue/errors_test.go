@@ -74,7 +74,7 @@ func TestReplacedDatabase(t *testing.T) {
 	}
 }
 
-// TestOldNotesAreRemoved: records of settled messages are kept for as long as a publisher may retry, by the time that promoters have
+// TestOldNotesAreRemoved: notes about settled messages are kept for as long as a publisher may retry, by the time that promoters have
 // measured. So are those of earlier versions, which have no time.
 func TestOldNotesAreRemoved(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))

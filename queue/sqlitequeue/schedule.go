@@ -152,7 +152,7 @@ func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error
 	return version, time.Duration(ms) * time.Millisecond, err
 }
 
-// forget removes, every forgetEvery, records of settled messages that are old enough by Moment.Passed.
+// forget removes, every forgetEvery, notes about settled messages that are old enough by Moment.Passed.
 // The bound on the ID only saves reading most of them.
 func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	q.mu.Lock()
@@ -167,7 +167,7 @@ func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	return err
 }
 
-// forgetEvery is how often a process removes records of settled messages.
+// forgetEvery is how often a process removes notes about settled messages.
 const forgetEvery = time.Hour
 
 // due is a delayed message that is due, without its payload.
@@ -290,10 +290,10 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
 	return err
 }
 
-// settleDelayed removes a delayed message, and records that, because its publisher may still retry it.
+// settleDelayed removes a delayed message, and notes that it is settled, because its publisher may still retry it.
 func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
-	if err == nil && n > 0 { // rule: recorded whatever the time of the ID and a clock say
+	if err == nil && n > 0 { // rule: noted whatever the time of the ID and a clock say
 		_, err = tx.Exec(`INSERT OR IGNORE INTO queue_delayed_settled (id, passed) VALUES (?, ?)`, s.ID[:], passed.Milliseconds())
 	}
 	return n > 0, err

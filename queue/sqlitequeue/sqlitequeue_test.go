@@ -185,7 +185,7 @@ func TestDatabaseWithoutGenerations(t *testing.T) {
 	}
 }
 
-// A database of a version that recorded no time with settled messages and with numbers: its records still count, and its numbers continue.
+// A database of a version that stored no time with its notes about settled messages and with its numbers: the notes still count, and the numbers continue.
 func TestDatabaseOfAVersionThatCountedNoTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	q := open(t, path)
