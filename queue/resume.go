@@ -199,5 +199,5 @@ func (s *stream) sent() {
 
 // brokenError is the error of messages that follow one that was not stored.
 func brokenError(cause error) error {
-	return fmt.Errorf("publish: not sent: a message before it was not stored for certain: %w", cause)
+	return fmt.Errorf("publish: not sent: a message before it is not certain to be stored: %w", cause)
 }

@@ -92,7 +92,7 @@ func generations(t *testing.T, faults []queuetest.Fault, seed uint64) (verdict e
 			}
 			whole := begin+sent == len(msgs)
 			closing := life
-			if rng.IntN(2) == 0 { // it ends by itself
+			if rng.IntN(2) == 0 { // it ends normally
 				closing = t.Context()
 			}
 			closed := p.Close(closing) == nil

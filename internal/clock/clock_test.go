@@ -14,7 +14,7 @@ func TestWatch(t *testing.T) {
 	for time.Since(mono) < time.Millisecond {
 	}
 	if d := clock.Boot() - boot; d < time.Millisecond {
-		t.Errorf("the boot clock went on by %v in more than a millisecond", d)
+		t.Errorf("the boot clock advanced by %v in more than a millisecond", d)
 	}
 	if d := w.Elapsed(); d < time.Millisecond || d > time.Hour {
 		t.Errorf("%v have passed", d)

@@ -62,7 +62,7 @@ func TestPassing(t *testing.T) {
 		"greeting while it ends":    {none(down(driver.Error{Code: 11600})), "shutting down", true},
 		"greeting is not permitted": {none(down(driver.Error{Code: 13})), "", false},
 		"unknown host":              {none(down(unknown)), "", false},
-		"name service is away":      {none(down(&net.DNSError{Err: "server misbehaving", IsTemporary: true})), "name service", false},
+		"name service unreachable":  {none(down(&net.DNSError{Err: "server misbehaving", IsTemporary: true})), "name service", false},
 		"host is off":               {none(down(os.NewSyscallError("connect", syscall.EHOSTUNREACH))), "unreachable", false},
 		"TLS":                       {none(down(refused), down(x509.UnknownAuthorityError{})), "", false},
 		"no member of this set":     {none(), "", false},

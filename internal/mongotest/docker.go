@@ -87,7 +87,7 @@ func newDocker(ctx context.Context) (*docker, error) {
 	return d, nil
 }
 
-// disableReaper keeps testcontainers-go from first starting its reaper, whose image has to be pulled. The guard does the same work
+// disableReaper keeps testcontainers-go from starting its reaper, whose image would have to be pulled. The guard does the same work
 // without an image. testcontainers-go reads its configuration once, when first used, so this must be set before, and only the
 // environment can do so.
 func disableReaper() {

@@ -64,6 +64,6 @@ func TestProgramsPrintThroughThisPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 30 {
-		t.Errorf("only %d files were looked at", files)
+		t.Errorf("only %d files were checked", files)
 	}
 }

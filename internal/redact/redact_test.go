@@ -80,7 +80,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// Whatever a URL looks like, no text remains between the first ':' after the scheme and the last '@'.
+// Whatever a URL looks like, none of the text between the first ':' after the scheme and the last '@' remains.
 func FuzzURL(f *testing.F) {
 	for _, s := range []string{"mongodb://u:p@h/db?x=y", "u:p@h", "mongodb://u:p?@h", "mongodb://u:p/@@h", "a://b://c:d@e", "sqlite://u:p@h", "?://", "u:secret@h://x", "u:secret://p@h"} {
 		f.Add(s)

@@ -57,7 +57,7 @@ func TestPermissionErrorsNameTheRemedy(t *testing.T) {
 	}{
 		{"no right to create the file", filepath.Join(root, "new.db"), []error{sqlitedb.ErrPermission}},
 		{"no right to create the directory", filepath.Join(root, "sub", "new.db"), []error{sqlitedb.ErrPermission}},
-		{"somebody else's file", mine, []error{sqlitedb.ErrPermission}},
+		{"another user's file", mine, []error{sqlitedb.ErrPermission}},
 		{"may only read the file", readable, []error{sqlitedb.ErrPermission, sqlitedb.ErrReadOnly}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

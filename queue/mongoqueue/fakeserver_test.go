@@ -62,7 +62,7 @@ func TestInsertAnswers(t *testing.T) {
 		"reading fails": {answers{duplicate(0), commandError(10107), commandError(10107), good}, // the driver repeats reads
 			[]string{"insert", "find", "find", "insert"}, nil, nil},
 		"refused in the middle":         {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 121)}}, []string{"insert"}, &queue.InsertError{Stored: 1, Refused: true}, queue.ErrUnsupported},
-		"refused behind a duplicate":    {answers{duplicate(0), found(2), {{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 121)}}, []string{"insert", "find", "insert"}, &queue.InsertError{Stored: 2, Refused: true}, queue.ErrUnsupported},
+		"refused after a duplicate":     {answers{duplicate(0), found(2), {{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 121)}}, []string{"insert", "find", "insert"}, &queue.InsertError{Stored: 2, Refused: true}, queue.ErrUnsupported},
 		"refused, and not replicated":   {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 121), concernError}}, []string{"insert"}, &queue.InsertError{}, nil},
 		"an odd error in the middle":    {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 1)}}, []string{"insert"}, &queue.InsertError{Stored: 1}, nil},
 		"not permitted":                 {answers{commandError(13)}, []string{"insert"}, &queue.InsertError{Refused: true}, queue.ErrPermission},

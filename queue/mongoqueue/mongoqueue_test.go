@@ -291,7 +291,7 @@ func TestBuryStoresBeforeItDeletes(t *testing.T) {
 		t.Fatal("buried with an ended context")
 	}
 	if n := count(t, db); n != 1 {
-		t.Errorf("%d messages are left, want the one that was not buried for certain", n)
+		t.Errorf("%d messages are left, want the one whose letter is not certain to be stored", n)
 	}
 }
 
@@ -637,7 +637,7 @@ func TestOpenRefusesBadURIsWithoutTellingThePassword(t *testing.T) {
 		"session token":        "mongodb://host/db?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:" + secret,
 		"unescaped question":   "mongodb://user:" + secret[:3] + "?" + secret + "@host/db?w=-5",
 		"key's password":       "mongodb://host/db?tlsCertificateKeyFilePassword=%zz" + secret,
-		"behind a semicolon":   "mongodb://host/db?w=1;tlsCertificateKeyFilePassword=%zz" + secret,
+		"after a semicolon":    "mongodb://host/db?w=1;tlsCertificateKeyFilePassword=%zz" + secret,
 		"two direct hosts":     "mongodb://user:" + secret + "@a,b/db?directConnection=true",
 	} {
 		q, err := mongoqueue.Open(t.Context(), uri, mongoqueue.Options{ConnectTimeout: time.Second})

@@ -74,7 +74,7 @@ func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	}
 	n := read(mark)
 	if slices.Sort(n.Types); !n.Missed || !slices.Equal(n.Types, []string{"audit", "orders"}) {
-		t.Errorf("set back: %+v", n)
+		t.Errorf("after a restore: %+v", n)
 	}
 	if n = read(n.Next); n.Missed || len(n.Types) != 0 {
 		t.Errorf("then: %+v", n)
@@ -87,7 +87,7 @@ func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	}
 	notify("refunds")
 	if n = read(n.Next); !slices.Equal(n.Types, []string{"refunds"}) {
-		t.Errorf("made anew: %+v", n)
+		t.Errorf("created again: %+v", n)
 	}
 }
 

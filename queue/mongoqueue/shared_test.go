@@ -63,16 +63,16 @@ func TestSharedAnswersOfAServer(t *testing.T) {
 		answer                    bson.D
 		updates, inserts, deletes []string
 	}{
-		"two":                          {answer(2), []string{"true", "true"}, []string{"true", "true"}, []string{"", ""}},
-		"one":                          {answer(1), again, []string{"true", "true"}, []string{"", ""}},
-		"none":                         {answer(0), again, []string{"true", "true"}, []string{"", ""}},
-		"one failed":                   {answer(1, failed(1, 11000)), again, []string{"true", "again"}, again},
-		"not at a majority":            {answer(2, concern), again, again, again},
-		"one failed, no majority":      {answer(1, failed(0, 11000), concern), again, again, again},
-		"an answer without sense":      {answer(1, failed(77, 11000)), nil, again, again}, // the driver panics with such an answer to updates
-		"an error of one, perhaps":     {fake.Failed(2), again, again, again},
-		"the user may not":             {fake.Failed(13), failing, failing, failing},
-		"an error that nobody expects": {fake.Failed(424242), again, again, again},
+		"two":                      {answer(2), []string{"true", "true"}, []string{"true", "true"}, []string{"", ""}},
+		"one":                      {answer(1), again, []string{"true", "true"}, []string{"", ""}},
+		"none":                     {answer(0), again, []string{"true", "true"}, []string{"", ""}},
+		"one failed":               {answer(1, failed(1, 11000)), again, []string{"true", "again"}, again},
+		"not at a majority":        {answer(2, concern), again, again, again},
+		"one failed, no majority":  {answer(1, failed(0, 11000), concern), again, again, again},
+		"an answer without sense":  {answer(1, failed(77, 11000)), nil, again, again}, // the driver panics with such an answer to updates
+		"an error of one, perhaps": {fake.Failed(2), again, again, again},
+		"the user may not":         {fake.Failed(13), failing, failing, failing},
+		"an unexpected error":      {fake.Failed(424242), again, again, again},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := fake.Start(t, func(command string) bson.D {

@@ -104,7 +104,7 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, inTime bool, 
 			maps.Copy(found, s.found)
 			return nil
 		}
-		// Of types with many messages, a few keys tell as much as many.
+		// If each type has many messages, a page of few keys shows as many types as a large one.
 		if limit = keysFew; kinds >= keysFew/10 {
 			limit = keysPage
 		}

@@ -313,7 +313,7 @@ func TestStraysAreNamed(t *testing.T) {
 		return q.Strays()
 	}
 	if got := look(); len(got) != 0 {
-		t.Fatalf("there are none, and told is %v", got)
+		t.Fatalf("there are none, but %v are reported", got)
 	}
 	documents := func() (n int64) {
 		t.Helper()
@@ -342,7 +342,7 @@ func TestStraysAreNamed(t *testing.T) {
 	}
 	all := look()
 	if len(all) != 5 {
-		t.Errorf("told is %v, want five collections", all)
+		t.Errorf("reported %v, want five collections", all)
 	}
 	for _, s := range all {
 		if s.Count != each || s.Example == "" || !strings.Contains(s.String(), fmt.Sprint(each)) || !strings.Contains(s.String(), s.Example) {
@@ -355,7 +355,7 @@ func TestStraysAreNamed(t *testing.T) {
 	}
 	q.ForgetKept()
 	if got := look(); len(got) != 0 || documents() != ours {
-		t.Errorf("told is %v, and %d documents are left, want %d", got, documents(), ours)
+		t.Errorf("reported %v, and %d documents are left, want %d", got, documents(), ours)
 	}
 }
 
@@ -407,7 +407,7 @@ func TestScansAreBounded(t *testing.T) {
 			t.Errorf("call %d: Types = %v, %v, with %d pages; want %v, %d pages", call, types, err, finds, want.types, want.pages)
 		}
 		if strays := q.Strays(); len(strays) != 1 || strays[0].Count < want.strays || strays[0].Count > want.strays+1000 {
-			t.Errorf("call %d: told is %v, want %d", call, strays, want.strays)
+			t.Errorf("call %d: reported %v, want %d", call, strays, want.strays)
 		}
 	}
 }

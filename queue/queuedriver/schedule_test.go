@@ -41,7 +41,7 @@ func TestSequence(t *testing.T) {
 	passed += time.Minute + time.Millisecond
 	next("more than a minute has passed", at.Add(-time.Hour), true, true)
 	passed += time.Minute + time.Millisecond
-	next("once more, by whoever", at.Add(-2*time.Hour), false, true)
+	next("once more, without having watched", at.Add(-2*time.Hour), false, true)
 	if m := (queuedriver.Moment{Now: last.Time().Add(time.Hour), Passed: passed + time.Hour}); s.Stale(m) {
 		t.Error("it need not be kept, after an hour")
 	}

@@ -36,8 +36,8 @@ func TestRunReturnsTheCodeOfTheCommand(t *testing.T) {
 
 func TestRunForwardsSignals(t *testing.T) {
 	t.Setenv(mongotest.EnvURI, "mongodb://given")
-	// The command signals this process, is told to end, and ends in its own way. The loop bounds a failure to 10
-	// s.
+	// The command signals this process, is told to end, and ends in its own way. The loop bounds a
+	// failure to 10 s.
 	script := `trap "exit 9" TERM; kill -TERM ` + strconv.Itoa(os.Getpid()) + `; for i in $(seq 200); do sleep 0.05; done`
 	if code, err := run(sh(script)); code != 9 {
 		t.Errorf("got code %d (%v), want 9, the answer to the signal", code, err)
