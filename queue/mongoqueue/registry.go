@@ -167,7 +167,7 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEn
 	}
 	f, err := decodeFile(raw)
 	if err != nil {
-		return queue.RegistryEntry{}, false, fmt.Errorf("mongoqueue: %w: %w; mend the document %q in the collection files, or remove it: the next worker registers "+
+		return queue.RegistryEntry{}, false, fmt.Errorf("mongoqueue: %w: %w; repair the document %q in the collection files, or remove it: the next worker registers "+
 			"the file again", queue.ErrDamaged, err, typ)
 	}
 	return f, true, nil

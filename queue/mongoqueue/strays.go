@@ -156,7 +156,7 @@ func (q *Queue) beginWalk() walk {
 	w := q.walk
 	w.future = queue.Strays{}
 	if w.from == "" || !w.ended.IsZero() && time.Since(w.ended) >= walkAgain {
-		w = walk{from: slotFrom, foreign: straysOf(q.scheduled.write, "keys that are not a delayed message's"), kept: straysOf(q.scheduled.write, "delayed messages that cannot be read whole")}
+		w = walk{from: slotFrom, foreign: straysOf(q.scheduled.write, "keys that are not a delayed message's"), kept: straysOf(q.scheduled.write, "delayed messages that cannot be decoded completely")}
 		w.kept.Remedy = "fencepost scheduled ls lists them, scheduled rm removes them"
 	}
 	return w
