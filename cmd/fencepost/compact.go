@@ -300,7 +300,7 @@ func (f *rewriteFlags) sayLost(out io.Writer, which string) {
 	printable.Fprintf(out, "with --accept-loss and without --dry-run, messages %s are given up\n", which)
 }
 
-// registered compares the database's entry of the type's file with the files that exist.
+// registered compares the registry entry of the type's file with the files that exist.
 func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMismatch, err error) {
 	err = withQueue(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
 		e, ok, err := b.Queue.RegistryEntry(ctx, f.typ)

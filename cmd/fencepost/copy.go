@@ -232,7 +232,7 @@ func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string
 		opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
 	}
 	var r *worker.CopyReport
-	turn := admin.Turn{Why: o.cmd.CommandPath(), Wait: admin.Wait} // prevents that files are removed while they are copied
+	turn := admin.Turn{Why: o.cmd.CommandPath(), Wait: admin.Wait} // no command removes files while they are copied
 	err := turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
 		r, err = worker.Copy(ctx, cfg, typ, opts)
 		return err

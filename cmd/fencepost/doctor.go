@@ -99,8 +99,8 @@ warning means that something works, but not as well as it could.
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
 To find damaged bytes in the middle of a file, use "fencepost verify", which reads all files.
 
-It checks the files and messages of all types, or of those given by name or glob. After --within it starts no further type, and reports how
-many it skipped.`,
+It checks the files and messages of all types, or of those given by name or glob. When --within has passed, it does not begin another type,
+and reports how many it skipped.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
   fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:

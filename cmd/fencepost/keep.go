@@ -52,7 +52,7 @@ workers must know about older messages is in the newest file.
 
 ` + adminHelp + `
 
-The last line for each type is removed=… bytes=… and the rest that is kept. Finding nothing to remove is not an error.
+The last line for each type is removed=… bytes=… and the files that are kept. Finding nothing to remove is not an error.
 ` + cli.ExitHelp,
 		Example: `  fencepost keep --age 30d --dry-run data
   fencepost keep --age 30d --size 100GiB --yes data/orders.fpl

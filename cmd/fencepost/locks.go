@@ -158,7 +158,7 @@ func locksShowCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show one lock: its holder and why, the waiters, a release by force",
+		Short: "Show one lock: its holders and their reasons, the waiters, the last release by force",
 		Example: `  fencepost locks show orders
   fencepost locks show --url mongodb://localhost/shop -o json orders`,
 	}

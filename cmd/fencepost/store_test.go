@@ -174,8 +174,8 @@ func TestToolsReadAStore(t *testing.T) {
 	}
 }
 
-// Without the newest file, a series is incomplete, if the arguments stand for a type
-// or for all types.
+// If the arguments stand for a type or for all types, a series without the newest file is
+// incomplete.
 func TestVerifyMissesTheNewestFileInAStore(t *testing.T) {
 	store, _ := storeWith(t)
 	dir := strings.TrimPrefix(store, "shared:")

@@ -23,7 +23,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// chooseTypes finds the known types that args name, by name or glob. create makes names that are not known good as well.
+// chooseTypes returns the known types that args name, by name or glob. With create, unknown names are accepted, too.
 func chooseTypes(ctx context.Context, b *fencepost.Backend, args []string, create bool) ([]string, error) {
 	known, err := b.Queue.Types(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func unknownType(b *fencepost.Backend, typ string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s knows no type %s; fencepost types ls lists them", b.Name, typ)}
 }
 
-// wantedTypes are the types that args name, or all of them if there are no args.
+// wantedTypes returns the types that args name, or all types if there are no args.
 func wantedTypes(ctx context.Context, b *fencepost.Backend, args []string) ([]string, error) {
 	if len(args) == 0 {
 		return b.Queue.Types(ctx)
@@ -125,7 +125,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 	return cmd
 }
 
-// pauseFlags says which half of a type is meant; both if neither is said.
+// pauseFlags adds the flags that say whether draining or publishing is meant; neither means both.
 func pauseFlags(cmd *cobra.Command, to bool) func() (queue.SettingsPatch, error) {
 	var drain, publish bool
 	cmd.Flags().BoolVar(&drain, "drain", false, "apply to draining only")
@@ -138,7 +138,7 @@ func typesPauseCommand() *cobra.Command {
 		Use:   "pause TYPE…",
 		Short: "Stop workers from draining types, and publishers from publishing to them",
 		Long: `Pause takes effect within a few seconds. With --drain workers release the types and do not drain them, while messages pile up. With
---publish publishers refuse new messages with an error that names this pause. Without either flag, both. Nothing pending is lost, and
+--publish publishers refuse new messages with an error that names the pause. Without either flag, both. Nothing pending is lost, and
 messages that a publisher has already sent are still stored. A TYPE may be a glob.`,
 		Example: `  fencepost types pause orders --why "moving the file"
   fencepost types pause 'orders.*' --drain --why "disk is being replaced"`,
@@ -186,7 +186,7 @@ func typesPurgeCommand() *cobra.Command {
 	var older time.Duration
 	cmd := &cobra.Command{
 		Use:   "purge TYPE (ID… | --before TIME | --older AGE | --all | --foreign) (--dry-run | --yes)",
-		Short: "Remove pending messages for good",
+		Short: "Remove pending messages permanently",
 		Long: `Purge removes pending messages of a type: those that are named, those published --before a time or longer ago than --older, or --all.
 Messages that are published while it runs stay, and so do the messages in the file. With --foreign it removes no messages, but what
 another program stored under keys that hold no message ID; types peek --foreign lists those keys.
@@ -222,11 +222,11 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		case len(args) == 0:
 			return cli.Usagef("name one TYPE; fencepost types ls lists them")
 		case older < 0:
-			return cli.Usagef("--older %v: it is negative", older)
+			return cli.Usagef("--older %v is negative", older)
 		case older > 0 && !before.IsZero():
 			return cli.Usagef("--before and --older cannot be combined; use one of them")
 		case dryRun == yes:
-			return cli.Usagef("purged messages are gone for good: look first with --dry-run, then give --yes")
+			return cli.Usagef("purged messages are lost permanently: check first with --dry-run, then give --yes")
 		}
 		typ := args[0]
 		if err := queue.ValidateType(typ); err != nil {
@@ -248,7 +248,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 				if err != nil {
 					return err
 				}
-				before.Time = now.Add(-older) // by the clock that the messages' times are of
+				before.Time = now.Add(-older) // by the server's clock, from which the times of the messages come
 			}
 			return purge(ctx, cmd, b, typ, before.Time, dryRun, turn.turn(cmd))
 		})
@@ -319,7 +319,7 @@ of the type's messages that hold no message ID: another program stored something
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format; json has the whole payloads")
 	cmd.Flags().VarP(&limit, "count", "n", "show at most this many")
-	cmd.Flags().StringVar(&from, "from", "", "begin with this ID, or the next one behind it")
+	cmd.Flags().StringVar(&from, "from", "", "begin with this ID, or the next one after it")
 	foreign := cmd.Flags().Bool("foreign", false, "list the foreign keys of the type, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -411,7 +411,7 @@ func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
 	return r
 }
 
-// preview is the beginning of a payload, more than a table shows.
+// preview returns the beginning of a payload, more than a table shows.
 func preview(payload []byte) string {
 	return strings.Join(strings.Fields(string(payload[:min(len(payload), 1000)])), " ")
 }

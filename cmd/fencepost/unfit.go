@@ -29,20 +29,20 @@ func (r unfitRow) String() string {
 	return r.ID + ": " + r.Why
 }
 
-// unfit is what was found in the queue of a type.
+// unfit lists the messages and foreign keys of a type that cannot be appended.
 type unfit struct {
 	messages, foreign []unfitRow
-	looked            int  // the oldest so many messages were looked at
+	looked            int  // how many of the oldest messages were checked
 	more              bool // there are more foreign keys
 }
 
-// unfitReader is what findUnfit needs of a queue.
+// unfitReader is the part of a queue that findUnfit needs.
 type unfitReader interface {
 	queue.Fetcher
 	admin.ForeignKeyReader
 }
 
-// findUnfit looks at the oldest messages of a type, and lists some of its foreign keys.
+// findUnfit checks the oldest messages of a type, and lists some of its foreign keys.
 func findUnfit(ctx context.Context, q unfitReader, typ string, look queue.Limit, mostKeys int) (u unfit, err error) {
 	msgs, err := q.Fetch(ctx, typ, queue.ID{}, look)
 	if err != nil {
@@ -65,7 +65,7 @@ func findUnfit(ctx context.Context, q unfitReader, typ string, look queue.Limit,
 	return u, nil
 }
 
-// foreignCount is how many foreign keys there are, as far as known.
+// foreignCount returns the number of foreign keys, as far as known.
 func (u *unfit) foreignCount() string {
 	s := humanize.Comma(int64(len(u.foreign)))
 	if u.more {
@@ -74,7 +74,7 @@ func (u *unfit) foreignCount() string {
 	return s
 }
 
-// lines is what a person wants to read, the first few by name.
+// lines returns a summary for people, which names the first few of each kind.
 func (u *unfit) lines(typ string) (lines []string) {
 	const named = 10
 	for _, r := range u.messages[:min(len(u.messages), named)] {
@@ -92,12 +92,12 @@ func (u *unfit) lines(typ string) (lines []string) {
 	return lines
 }
 
-// doctorLook bounds what doctor reads of each type. Once the rest is drained, what cannot be appended is the oldest.
+// doctorLook bounds the messages of each type that doctor reads. Messages that cannot be appended become the oldest once the rest is drained.
 var doctorLook = queue.Limit{Messages: 100, Bytes: 1 << 20}
 
-// examineMessages checks whether what is pending can be appended.
+// examineMessages checks whether the oldest pending messages can be appended.
 func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
-	began, found := time.Now(), false // something that is not as it should be
+	began, found := time.Now(), false // found: there is something to report
 	for i, typ := range d.types {
 		if d.late("messages", began, i) {
 			found = true
@@ -129,7 +129,7 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 	return nil
 }
 
-// peekForeign is types peek --foreign.
+// peekForeign implements types peek --foreign.
 func peekForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, limit int, json bool) error {
 	keys, err := admin.ForeignKeys(ctx, b.Queue, typ, limit)
 	switch {
@@ -150,7 +150,7 @@ func noForeign(typ string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("type %s has no foreign keys", typ)}
 }
 
-// purgeForeign is types purge --foreign.
+// purgeForeign implements types purge --foreign.
 func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, dryRun bool, turn admin.Turn) error {
 	o, err := admin.PurgeForeign(ctx, b, typ, dryRun, turn)
 	switch {
@@ -172,7 +172,7 @@ func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend,
 	return &cli.Error{Code: cli.ExitPartial, Err: err}
 }
 
-// purgeIDs is types purge of messages that are named.
+// purgeIDs implements types purge for IDs.
 func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool, turn admin.Turn) error {
 	o, err := admin.PurgeIDs(ctx, b, typ, ids, dryRun, turn)
 	var missing error
@@ -195,7 +195,7 @@ func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ
 	return nil
 }
 
-// parsePurge reads the arguments of types purge behind the type, and checks that there is one choice: IDs, or one of the flags.
+// parsePurge reads the arguments of types purge after the type, and checks that there is exactly one choice: IDs, or one of the flags.
 func parsePurge(args []string, flags ...bool) (ids []queue.ID, err error) {
 	for _, arg := range args {
 		id, err := queue.ParseID(arg)

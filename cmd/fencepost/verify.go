@@ -248,7 +248,7 @@ func chainOf(path string) (k chainKey, ok bool) {
 	return k, ok
 }
 
-// verifyChains checks the files of each type against each other, if there are several of them, or all files of their directory or type.
+// verifyChains checks the files of each type against each other, if there are several of them, or if they are all files of their directory or type.
 func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys storage.FS) {
 	byPath, chains := map[string]*fileReport{}, map[chainKey]storage.Chain{}
 	for _, r := range reports {

@@ -72,9 +72,9 @@ stored, now or later; publish stops reading at the first one.
 When the backlog of the type is limited (fencepost types limit) and full, publish waits until there is room, for up to
 --backlog-wait without any progress. After that, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
-On SIGTERM or SIGINT it keeps sending messages that it has read for one second, unless the backlog is full. Then it waits for the outcomes of
-the messages that it has sent, until the server has been silent for 10 seconds or a second signal arrives. Messages without an outcome count
-as unknown. The exit code is 130.
+On SIGTERM or SIGINT it stops reading, and for one more second sends the messages that it has read, unless the backlog is full. Then it waits
+for the outcomes of the messages that it has sent, until the server has been silent for 10 seconds or a second signal arrives. Messages
+without an outcome count as unknown. The exit code is 130.
 
 With --delay or --at the messages are kept apart (fencepost scheduled ls) until they are due by the queue's clock. Then a worker appends them to
 their type. Messages that are due at the same time keep their order.

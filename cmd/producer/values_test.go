@@ -13,7 +13,7 @@ func TestWrongFlagValues(t *testing.T) {
 	clitest.WrongValues(t, root, map[string]string{"producer publish": "--type t --message x"})
 }
 
-// Flags that do not apply to the messages of a run are refused, not ignored. Values from the environment or a file are not.
+// Flags that do not apply to the messages of a run are refused, not ignored. Values from the environment or a file do not count.
 func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	t.Setenv("FENCEPOST_TYPE", "t")
 	t.Setenv("FENCEPOST_DRY_RUN", "true")

@@ -59,7 +59,7 @@ func TestHelmChartsOptions(t *testing.T) {
 		}
 	}
 
-	// fencepost serve does, too.
+	// So do those of fencepost serve.
 	got = render(t, "{networkPolicy: {enabled: true}, serve: {enabled: true}}")
 	want := decodeAll(t, bytes.ReplaceAll(readFile(t, deployed+"/kubernetes/serve/serve.yaml"), []byte("serve.fencepost.svc"), []byte("serve.default.svc")))
 	want = append(want, decodeAll(t, readFile(t, deployed+"/kubernetes/networkpolicy.yaml"))[1])

@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// morgue returns a backend in memory with dead letters of type orders.
+// morgue is a backend in memory with dead letters of type orders.
 type morgue struct {
 	*fencepost.Backend
 	t *testing.T

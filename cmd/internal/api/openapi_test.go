@@ -236,7 +236,7 @@ func TestOperationsAreDescribed(t *testing.T) {
 	same(t, "operations", got, want)
 }
 
-// paths returns one path for each operation.
+// paths has one path for each operation.
 var paths = [][2]string{{"POST", orders}, {"GET", "/v1/types"}, {"GET", "/v1/types/orders"}, {"GET", orders}, {"GET", orders + "/1"}, {"GET", "/v1/types/orders/tail"}, {"GET", "/metrics"}, {"GET", "/livez"}, {"GET", "/readyz"}}
 
 // All operations are refused in the same ways.

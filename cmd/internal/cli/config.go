@@ -185,7 +185,7 @@ func parseConfig(path string, data []byte) (*yaml.Node, error) {
 // yamlError matches the beginning of the parser's errors. Only syntax errors start with one of these words; other errors quote the file.
 var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?:did not|could not|found|mapping|block|control) .*)?`)
 
-// syntaxError rewrites an error of the parser. rule: it does not quote the file. --config may name another file by mistake, one with passwords.
+// syntaxError rewrites an error of the parser. rule: it does not quote the file. --config may name another file by mistake, perhaps one with passwords.
 func syntaxError(path string, err error) error {
 	why := ""
 	if m := yamlError.FindStringSubmatch(err.Error()); m != nil {

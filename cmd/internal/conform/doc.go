@@ -8,6 +8,6 @@
 //
 // The program publishes the lines that it reads, through a proxy that loses responses and requests, delivers requests late, stalls and cuts
 // connections, while the program itself is killed and restarted. Conform checks two things. The traffic: IDs, their order, at most one batch in
-// flight, write concerns (on a server on one machine, a wrong one never shows in lost messages). And the files: each confirmed message is there
+// flight, write concerns (on a single server, a wrong write concern never shows as a lost message). And the files: each confirmed message is there
 // once and in order, and no rejected one is there.
 package conform

@@ -460,7 +460,7 @@ func (h *hanging) Fetch(ctx context.Context, typ string, after queue.ID, most qu
 	return h.Queue.Fetch(ctx, typ, after, most)
 }
 
-// A page reports that the server does not answer, after any wait.
+// A page reports that the server does not answer, however long it waited.
 func TestServerHangs(t *testing.T) {
 	for _, test := range []struct {
 		name, path, want string
