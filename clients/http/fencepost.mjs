@@ -2,7 +2,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-// A message that is not stored, or perhaps is: see code, https://www.rfc-editor.org/rfc/rfc9457 and docs/openapi.yaml.
+// The error for a message that is not stored, or may be stored: see code, https://www.rfc-editor.org/rfc/rfc9457 and docs/openapi.yaml.
 export class Problem extends Error {
   constructor(problem) {
     super(`${problem.detail}; ${problem.remedy}`);
@@ -11,19 +11,19 @@ export class Problem extends Error {
 }
 
 export class Fencepost {
-  // url is that of fencepost serve. repeatFor is how long a publish is repeated, in milliseconds.
+  // url is the address of fencepost serve. repeatFor is how long a publish is retried, in milliseconds.
   constructor(url, { token = "", repeatFor = 600_000 } = {}) {
-    const request = new Request(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if one of them cannot be used
+    const request = new Request(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if the URL or the token is invalid
     if (!/^https?:/.test(request.url)) throw new TypeError(`the URL has to begin with http:// or https://, as in http://${url}`);
     this.url = request.url.replace(/\/$/, "");
     this.headers = request.headers;
     this.repeatFor = repeatFor;
   }
 
-  // Stores one message and returns its ID. What may have been stored is sent again under the same key, so it is in the file once. Give a
-  // key of your own if another process may publish the same message again.
+  // Stores one message and returns its ID. A message that may have been stored is sent again under the same key, so it gets into the file once. Give
+  // your own key if another process may publish the same message again.
   async publish(type, payload, { key = randomUUID(), headers = {}, delay = "" } = {}) {
-    const send = new Headers(this.headers); // throws what is no header: a repetition would not help
+    const send = new Headers(this.headers); // its set throws if a header is invalid: a retry would not help
     send.set("Content-Type", "application/octet-stream");
     send.set("Idempotency-Key", utf8(key));
     for (const [name, value] of Object.entries(headers)) send.set(`Fencepost-Header-${name}`, utf8(value));
@@ -40,7 +40,7 @@ export class Fencepost {
         const detail = `no answer of the server: ${error.cause?.message ?? error.message}`;
         failed = new Problem({ status: 504, code: "unknown_outcome", detail, remedy: `publish it again with the key ${key}` });
       }
-      // What one attempt may have stored is not undone when a later one is refused.
+      // If one attempt may have stored the message, a later refusal does not undo that.
       if (failed.code === "unknown_outcome") unclear = failed;
       const wait = failed.retry_after_seconds ?? 2;
       if (![408, 429, 503, 504].includes(failed.status) || Date.now() + wait * 1000 > end) throw unclear ?? failed;
@@ -48,7 +48,7 @@ export class Fencepost {
     }
   }
 
-  // Yields the durable messages of a type from an index on, and those that come, for ever. It connects again when a connection ends.
+  // Yields the durable messages of a type from an index on, and then new ones, forever. It reconnects when a connection ends.
   async *tail(type, { from = 0, signal } = {}) {
     for (let next = from; ; await sleep(1000, undefined, { signal })) {
       let answer;
@@ -74,10 +74,10 @@ function utf8(text) {
   return Buffer.from(String(text)).toString("latin1");
 }
 
-// Statuses of something in front of fencepost serve, or of its HTTP library, that another attempt would get again.
+// Statuses from a proxy in front of fencepost serve, or from its HTTP library, that a retry would get again.
 const refusals = [400, 411, 413, 414, 421, 431];
 
-// Returns what is wrong. Throws if something in front of the server has answered, and may let a later request through.
+// Returns the problem in an answer. Throws if a proxy in front of the server has answered, and may let a later request through.
 async function problemOf(answer) {
   const body = await answer.text();
   const problem = answer.headers.get("Content-Type")?.startsWith("application/problem+json") ? JSON.parse(body) : {};

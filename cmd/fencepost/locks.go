@@ -320,7 +320,8 @@ func locksReleaseCommand() *cobra.Command {
 		Short: "Ask the holder of a lock to release it, or take it away",
 		Long: `With --request the holder is asked: a worker finishes what it has fetched and releases the type. With --force the lock is taken away.
 Its holder notices within a fifth of its lease. The file refuses its writes as soon as the next holder has opened it, so nothing is lost
-or written twice. Use --force when a holder hangs; a dead holder loses the lock by itself. It also frees a lock whose record is damaged.`,
+or written twice. Use --force when a holder hangs; the lock of a dead holder expires without it. --force also frees a lock whose record is
+damaged.`,
 		Example: `  fencepost locks release --request --why "maintenance of host 7" orders
   fencepost locks release --force --why "pid 4711 hangs, INC-1234" orders`,
 	}
