@@ -1,6 +1,6 @@
 """Tests of fencepost.py. Run them with: python3 -m unittest, in this directory.
 
-Those that need a server are skipped unless FENCEPOST_TEST_MONGODB_URI names one; each makes a database of its own and drops it.
+Those that need a server are skipped unless FENCEPOST_TEST_MONGODB_URI names one; each creates its own database and drops it.
 """
 
 import base64

@@ -60,7 +60,7 @@ func findUnfit(ctx context.Context, q unfitReader, typ string, look queue.Limit,
 	}
 	u.more = len(keys) > mostKeys
 	for _, key := range keys[:min(len(keys), mostKeys)] {
-		u.foreign = append(u.foreign, unfitRow{Key: key, Why: "is no message's"})
+		u.foreign = append(u.foreign, unfitRow{Key: key, Why: "holds no message ID"})
 	}
 	return u, nil
 }

@@ -345,7 +345,7 @@ func merge(values, over map[string]any) {
 	}
 }
 
-// plain leaves out what only a release has, and what the kustomization adds to the manifests.
+// plain leaves out the fields that only a release has, and those that the kustomization adds to the manifests.
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// A start waits for room in a store as it waits for a server.
+// At startup a program waits for room in a store as it waits for a server.
 func TestAwaitRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var room atomic.Bool

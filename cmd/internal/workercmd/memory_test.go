@@ -48,7 +48,7 @@ func TestMemoryLimitIsAboveStacks(t *testing.T) {
 		<-up
 	}
 	runtime.GC()
-	debug.SetMemoryLimit(memoryLimit) // and not what the worker has set while there were fewer stacks: a sixteenth more would change nothing
+	debug.SetMemoryLimit(memoryLimit) // not the limit that the worker set while there were fewer stacks: adjustLimit would skip a change of up to a sixteenth
 	adjustLimit()
 	if now := debug.SetMemoryLimit(-1); now < memoryLimit+goroutines*stack/4 {
 		t.Errorf("a worker with %d stacks of %d bytes has a limit of %d", goroutines, stack, now)

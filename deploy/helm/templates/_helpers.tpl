@@ -31,7 +31,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{- /* What the pods of workers and of serve have in common. */ -}}
+{{- /* The settings that the pods of workers and of serve have in common. */ -}}
 {{- define "fencepost.pod" -}}
 {{- with .Values.serviceAccount }}
 serviceAccountName: {{ . | quote }}
