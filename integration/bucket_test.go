@@ -131,7 +131,7 @@ func fullStore(t *testing.T, store, remedy string, fill, empty func()) {
 		for line := range strings.Lines(w.stderr.String()) {
 			if strings.Contains(line, "ERR") || strings.Contains(line, `"error"`) && strings.Contains(line, "session failed") {
 				n++
-				for _, says := range []string{"t.fpl in " + store, "no room", "the store is full", remedy, "nothing acknowledged is lost", "the type goes on when there is room"} {
+				for _, says := range []string{"t.fpl in " + store, "no room", "the store is full", remedy, "nothing acknowledged is lost", "the type continues when there is room"} {
 					if !strings.Contains(line, says) {
 						t.Errorf("it does not say %q: %s", says, line)
 					}

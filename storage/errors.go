@@ -283,8 +283,8 @@ type RegistryMismatch struct {
 func (e *RegistryMismatch) Error() string {
 	switch {
 	case e.Unregistered:
-		return fmt.Sprintf("%s: the database has no entry of the file of this type any more: the collection of files was dropped, or the database was "+
-			"set back to a time before the file; if it is the right database, start the workers again: they register the file that is here", e.Path)
+		return fmt.Sprintf("%s: the database no longer has an entry for the file of this type: the collection of files was dropped, or the database was "+
+			"restored to a time before the file; if it is the right database, start the workers again: they register the file that is here", e.Path)
 	case e.Missing:
 		return fmt.Sprintf("%s does not exist, but file %s is registered for this type%s: this is another volume or directory than "+
 			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it",

@@ -207,7 +207,7 @@ func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bo
 		done.ids = append(done.ids, m.ID)
 		return 0, false
 	case ledger.Reused:
-		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, set back to an earlier state?")
+		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, restored to an earlier state?")
 		s.refused = append(s.refused, queue.DeadLetter{Message: *m, Reason: reasonReused, Attempts: 1})
 		return 0, false
 	case ledger.PutAside:
@@ -292,11 +292,11 @@ func (s *session) trimLedger() {
 	early := s.ledger.TrimHistory()
 	if early.Skipped {
 		s.log.Warn().Int("ranges", ledger.MaxSkipped).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
-			"taken for copies of what is in the file if the database were set back to a time before they were put aside")
+			"taken for copies of messages in the file if the database were restored to a time before they were put aside")
 	}
 	if early.Delayed {
 		s.log.Warn().Int("delayed", ledger.MaxDelayed).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
-			"appended again if the database were set back to a time before their promotion")
+			"appended again if the database were restored to a time before their promotion")
 	}
 	if early.Keys && !s.keysFull {
 		s.keysFull = true
@@ -339,7 +339,7 @@ func (s *session) trimLoose() {
 	if forgotten > 0 && !s.looseFull && s.pool.handler == nil {
 		s.looseFull = true
 		s.log.Warn().Int("max", ledger.MaxLoose).Msg("more messages of transactions within the retention than the file remembers: the oldest are forgotten early, and would be " +
-			"appended again if the database were set back to a time before they were appended")
+			"appended again if the database were restored to a time before they were appended")
 	}
 }
 

@@ -27,14 +27,14 @@ import (
 // reasonReused is the reason of these dead letters. The message may also be one that the file has: a
 // producer whose state file was rolled back publishes it again, with a later time.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
-	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
+	"database, or a producer's --resume file, is restored to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
 
 const maxBury = 100 // messages moved to the dead letters with one call
 
 // reasonPutAside is the reason of a message that becomes a dead letter again when its first reason is
 // unknown: that is in a skip entry before the last checkpoint, which is not read.
-const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
-	"it is in the file only if that dead letter was requeued meanwhile"
+const reasonPutAside = "it was put aside before, and is in the queue again: the database was restored to an earlier state, or its publisher has repeated it; " +
+	"it is in the file only if that dead letter was requeued in the meantime"
 
 // refuse makes r, the record of m, a skip entry with the reason why, and queues m to become a dead
 // letter.

@@ -86,7 +86,7 @@ func (s *session) open(ctx context.Context) error {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
 		}
 		s.log.Warn().Uint64("file_epoch", epoch.InFile).Int64("token", granted).Int64("raised", token).
-			Msg("the file has a higher epoch than the lock granted, so the lock's token was raised: the database was set back, or workers of another " +
+			Msg("the file has a higher epoch than the lock granted, so the lock's token was raised: the database was restored to an earlier state, or workers of another " +
 				"database use this directory, too")
 	}
 }

@@ -377,7 +377,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		return false
 	case errors.Is(err, storage.ErrNoSpace):
 		p.book.setRefused(typ, nil) // any earlier problem with the file is gone
-		log.Error().Err(err).Msg("session failed; the type goes on when there is room")
+		log.Error().Err(err).Msg("session failed; the type continues when there is room")
 	default:
 		log.Error().Err(err).Msg("session failed; retrying")
 	}

@@ -621,7 +621,7 @@ func testPausedHolder(t *testing.T, here func(c storagetest.Call) bool) {
 		}
 		if log := r.log.String(); !strings.Contains(log, "lock lost") {
 			t.Error("the zombie's fencing is not in the log")
-		} else if strings.Contains(log, "set back") {
+		} else if strings.Contains(log, "was restored") {
 			t.Error("the log says that the database was restored")
 		}
 	})
@@ -989,7 +989,7 @@ func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 		if after, _ := r.locks.Get(typ); after.Token <= before.Token {
 			t.Errorf("the lock's token is %d, the file had seen %d", after.Token, before.Token)
 		}
-		if !strings.Contains(r.log.String(), "the database was set back") {
+		if !strings.Contains(r.log.String(), "the database was restored to an earlier state") {
 			t.Error("the log does not say what happened")
 		}
 	})

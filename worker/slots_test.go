@@ -277,7 +277,7 @@ func TestFullStoreIsWaitedOut(t *testing.T) {
 		full.Store(true)
 		r.publish(typ, 100)
 		time.Sleep(2 * time.Minute)
-		if n := strings.Count(r.log.String(), "the type goes on when there is room"); n < 2 || n > 30 {
+		if n := strings.Count(r.log.String(), "the type continues when there is room"); n < 2 || n > 30 {
 			t.Errorf("logged %d times in 2 minutes", n)
 		}
 		if log := r.log.String(); strings.Contains(log, "dead") || !strings.Contains(log, "orders.fpl: no room: the store is full: QuotaExceeded; free some space in the store") {
