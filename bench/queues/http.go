@@ -53,7 +53,7 @@ func buildFencepost(ctx context.Context, dir string) (string, error) {
 	return program, nil
 }
 
-// publishOverHTTP measures one caller of each kind, in turns. Each has its own place, Go's publisher has two.
+// publishOverHTTP measures one caller of each kind, in turns. Each has its own place; Go's publisher has two.
 func (b *bench) publishOverHTTP(ctx context.Context, program, name string, open func(ctx context.Context, name string) (*place, error)) (t timed, err error) {
 	t.n = b.sized(40_000, 2000)
 	lines := jsonLines(messages.BatchSize)

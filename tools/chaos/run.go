@@ -322,7 +322,7 @@ func (r *run) connect(m *member, address string, launch func(url string, start i
 		}
 	}
 	m.launch = func(start int) (body, error) { return launch(url, start) }
-	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // only if it is left
+	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // if it still runs
 	return m.up()
 }
 

@@ -226,7 +226,7 @@ type workerProcess struct {
 	cmd   *exec.Cmd
 	log   string
 	addr  string
-	told  chan struct{} // when it is told to stop
+	told  chan struct{} // closed when it is told to stop
 	ended chan struct{}
 	err   error // set when ended is closed
 }

@@ -12,8 +12,8 @@ import (
 
 // A schedule is reproducible only if everything that Go itself leaves to chance also follows from the seed: which of several ready cases a
 // select takes, where the iteration of a map begins, the numbers of math/rand/v2, the order of timers of the same instant, and that of the
-// goroutines. The former come from the bubble's own dice; the latter follows from running on one processor, without a garbage collection or
-// the end of a time slice in between.
+// goroutines. All but the last come from the bubble's own dice; the order of the goroutines follows from running on one processor, without
+// a garbage collection or the end of a time slice in between.
 //
 // So the simulation is built with a few lines of the standard library changed (go build -overlay). Each change names the text that it
 // replaces; a version of Go that does not contain it is rejected.
@@ -71,7 +71,7 @@ func diceRand() uint64 {
 	// Time slices: 10 s instead of 10 ms.
 	{"runtime/proc.go", "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n", "const forcePreemptNS = 10 * 1000 * 1000 * 1000\n"},
 	// Waiting for a mutex is waiting for its holder, which may wait for time: a writer of package storage that is stopped in the middle of
-	// a write. And no waiter starves by the real clock.
+	// a write. And the real clock puts no mutex into its starvation mode.
 	{"runtime/runtime2.go", "	waitReasonSyncCondWait:          true,\n", `	waitReasonSyncCondWait:          true,
 	waitReasonSyncMutexLock:         true,
 	waitReasonSyncRWMutexLock:       true,
