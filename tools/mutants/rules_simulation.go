@@ -16,7 +16,7 @@ func (r rule) inSimulation() rule {
 // simulationRules are mutants that only the simulation plays. Others that it plays have their entries, with sim, where those of their
 // packages are.
 var simulationRules = []rule{
-	{file: "storage/writer.go", rule: "a record that did not land at its intended offset", how: "nor is the size looked at",
+	{file: "storage/writer.go", rule: "a record that did not land at its intended offset", how: "nor is the size checked",
 		old: `case end != h.offset+int64(n):`, new: "case true:\n\tcase end != h.offset+int64(n):",
 		also: []edit{{"storage/writer.go", `case info.Size != w.end`, `case false && info.Size != w.end`}}},
 	{file: "storage/scan.go", rule: "epochs of accepted fences strictly increase", how: "nor does a writer insist on it",

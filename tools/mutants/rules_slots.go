@@ -25,7 +25,7 @@ var slotsRules = []rule{
 		old: `case !bytes.Equal(there, data):`, new: `case bytes.Equal(there, nil):`, sim: true},
 	{file: "storage/slots/requests.go", rule: "a part of a value is not the value", tests: "TestAPartOfAValue",
 		old: `case size != int64(len(b)):`, new: `case size < 0:`},
-	{file: "storage/slots/file.go", rule: "one create at a time, at the end", how: "behind one whose outcome is not known", in: "storage/slots/slotstest", tests: "TestMemConforms/requests/disturbed/random schedules",
+	{file: "storage/slots/file.go", rule: "one create at a time, at the end", how: "also after one whose outcome is unknown", in: "storage/slots/slotstest", tests: "TestMemConforms/requests/disturbed/random schedules",
 		old: `if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {`,
 		new: `if err := f.fs.create(f.folder.slot(at), going[:n]); errors.Is(err, errTaken) {`, sim: true},
 	{file: "storage/slots/file.go", rule: "a slot that a listing lacks is looked up by its name", in: "storage", tests: "TestSlotsListingsMayBeOld",

@@ -8,9 +8,9 @@ var storageRules = []rule{
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is final", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `err = w.file.Datasync()`, new: "if err = w.file.Datasync(); err != nil {\n\t\t\terr = w.file.Datasync()\n\t\t}"},
-	{file: "storage/writer.go", rule: "any error is final", how: "the writer goes on", tests: "TestFaultsPoison",
+	{file: "storage/writer.go", rule: "any error is final", how: "the writer continues", tests: "TestFaultsPoison",
 		old: `return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))`, new: `return 0, ioError("fdatasync", w.path, syncErr)`},
-	{file: "storage/writer.go", rule: "nothing is durable before fdatasync said so", sim: true, tests: "TestScenarios/fdatasync before ack & TestCrashExplorer/one writer, blocks of 512",
+	{file: "storage/writer.go", rule: "nothing counts as durable before fdatasync has succeeded", sim: true, tests: "TestScenarios/fdatasync before ack & TestCrashExplorer/one writer, blocks of 512",
 		old: `if pending {`, new: `if pending && false {`},
 	{file: "storage/writer.go", rule: "a Sync covers only what was appended before it was called", tests: "TestSyncCoversWhatWasAppendedBefore",
 		old: `w.durableEnd, w.durableIndex = end, next`, new: `_, w.durableEnd, w.durableIndex, next = end, w.end, w.next, w.next`},
@@ -27,7 +27,7 @@ var storageRules = []rule{
 		new: "	n, end, err := w.file.Append(b)\n\tfor m := 0; err == nil && n < len(b); n += m {\n\t\tm, end, err = w.file.Append(b[n:])\n\t}\n\tswitch {\n"},
 	{file: "storage/writer.go", rule: "a record that did not land at its intended offset", tests: "TestScenarios/a landing is checked & TestCrashExplorer/a short write that a fence completes, blocks of 512",
 		old: `case end != h.offset+int64(n):`, new: "case true:\n\tcase end != h.offset+int64(n):"},
-	{file: "storage/writer.go", rule: "no error of a write but a lack of room leaves the writer alive", tests: "TestFaultsPoison",
+	{file: "storage/writer.go", rule: "of the errors of a write, only a lack of space leaves the writer alive", tests: "TestFaultsPoison",
 		old: `return w.poison(op, ioError("append to", w.path, err))`, new: `return ioError("append to", w.path, err)`},
 
 	// Decoding.
@@ -44,7 +44,7 @@ var storageRules = []rule{
 
 	{file: "storage/generation.go", rule: "the file that an old listing shows must still be there", tests: "TestManyOpensAreOneListing",
 		old: `w.has(generation+1, fs.ErrNotExist)`, new: `true`},
-	{file: "storage/generation.go", rule: "the file that an old listing shows must still be there", how: "its own name is not looked at", tests: "TestManyOpensAreOneListing",
+	{file: "storage/generation.go", rule: "the file that an old listing shows must still be there", how: "its own name is not checked", tests: "TestManyOpensAreOneListing",
 		old: `(generation == 0 || w.has(generation, nil))`, new: `true`},
 
 	// Taking over.
@@ -58,7 +58,7 @@ var storageRules = []rule{
 		old: `if err := w.look(registered); err != nil {`, new: "w.opts.Rehearse = nil\n\tif err := w.look(registered); err != nil {"},
 	{file: "storage/registry.go", rule: "this is no reason to refuse. The scan after the fence reads from the device", how: "refused", tests: "TestLookBesideALoss",
 		old: `case errors.As(err, new(*RetractedError)):`, new: `case errors.As(err, new(*RetractedError)) && false:`},
-	{file: "storage/registry.go", rule: "this is no reason to refuse. The scan after the fence reads from the device", how: "goes on with the state", tests: "TestLookBesideALoss",
+	{file: "storage/registry.go", rule: "this is no reason to refuse. The scan after the fence reads from the device", how: "it continues with the state", tests: "TestLookBesideALoss",
 		old: `r.restore, w.opts.Replay = nil, nil`, new: `r.restore = nil`},
 	{file: "storage/compact.go", rule: "no more records are marked as lost than the damaged bytes can have held", tests: "TestRepairOfAClaim",
 		old: `lost > batches*MaxBatchRecords {`, new: `lost > batches*MaxBatchRecords && false {`},
@@ -75,9 +75,9 @@ var storageRules = []rule{
 		old: `if info.Size > headerSize {`, new: `if info.Size > 0 {`},
 	{file: "storage/create.go", rule: "link(2), never rename: it fails if another process was first", tests: "TestWhoCreatesLateFindsTheFirst",
 		old: `err = w.fs.Link(tmp, w.path)`, new: "w.fs.Remove(w.path)\n\terr = w.fs.Link(tmp, w.path)"},
-	{file: "storage/create.go", rule: "a file gets its name when it is durable", tests: "TestCrashExplorer/the first session, blocks of 512",
+	{file: "storage/create.go", rule: "a file gets its name only after it is durable", tests: "TestCrashExplorer/the first session, blocks of 512",
 		old: "	if err == nil {\n\t\terr = f.Datasync()\n\t}\n", new: ""},
-	{file: "storage/takeover.go", rule: "a fence is whole and exactly at the end that was seen, or it is tried again", tests: "TestFenceIsTriedAgain",
+	{file: "storage/takeover.go", rule: "a fence is complete and exactly at the end that was read, or it is tried again", tests: "TestFenceIsTriedAgain",
 		old: `if n != len(b) || end != want {`, new: `if n != len(b) {`},
 	{file: "storage/takeover.go", rule: "fdatasync before the scan", sim: true, tests: "TestScenarios/the fence is synced & TestCrashExplorer/takeover, blocks of 512",
 		old: "\tif err := w.file.Datasync(); err != nil {\n\t\treturn ioError(\"sync the fence of\", w.path, err)\n\t}\n", new: ``},
@@ -167,7 +167,7 @@ var storageRules = []rule{
 		old: "	if err != nil {\n\t\treturn undecodable(r.path, it.head)\n\t}\n\treturn nil", new: "	return nil"},
 	{file: "storage/writer.go", rule: "an unknown time stays unknown", tests: "TestTimesThatAreNotKnown",
 		old: `if w.latest != timeUnknown {`, new: `if true {`},
-	{file: "storage/writer.go", rule: "an unknown time stays unknown", how: "the time of the last record is taken for the highest", tests: "TestReadersStartAnywhere",
+	{file: "storage/writer.go", rule: "an unknown time stays unknown", how: "the time of the last record counts as the highest", tests: "TestReadersStartAnywhere",
 		old: `w.latest = max(w.latest, recs[i].Time)`, new: `w.latest = recs[i].Time`},
 
 	// Generations.
