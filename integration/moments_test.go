@@ -16,7 +16,7 @@ import (
 
 // The tests of this file restore a store with the database, or without it: docs/operations.md, "Restore a store".
 
-// part is a database or a store that can be set back to an earlier moment. No program may run meanwhile.
+// part is a database or a store that can be restored to an earlier moment. No program may run meanwhile.
 type part interface {
 	BackUp() (restore func() error, err error)
 	Empty() error
@@ -153,7 +153,7 @@ func TestPointInTimeRestore(t *testing.T) {
 	})
 }
 
-// TestStoreAndQueueOfDifferentMoments: only one of them is set back. The worker, doctor and repair report the missing messages, and no
+// TestStoreAndQueueOfDifferentMoments: only one of them is restored. The worker, doctor and repair report the missing messages, and no
 // message is doubled.
 func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 	t.Parallel()

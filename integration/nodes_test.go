@@ -146,9 +146,9 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 		return next != first && next != "" && below(max(left, 1))
 	})
 	took := time.Since(off)
-	t.Logf("%s: %s was switched off with %d messages pending; %s went on after %v", s.what, first, left, next, took.Round(10*time.Millisecond))
+	t.Logf("%s: %s was switched off with %d messages pending; %s took over after %v", s.what, first, left, next, took.Round(10*time.Millisecond))
 	if took > lease+late {
-		t.Errorf("another host went on after %v; want a lease of %v and %v at most", took, lease, late)
+		t.Errorf("another host took over after %v; want a lease of %v and at most %v more", took, lease, late)
 	}
 	eventually(t, long, "everything drained", func() bool { return below(1) })
 	t.Logf("drained after %v", time.Since(off).Round(10*time.Millisecond))

@@ -237,7 +237,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Error("a file was made through the link of a lock file")
 	}
 	if content, err := os.ReadFile(victim); err != nil || string(content) != "precious" {
-		t.Errorf("the file behind the links was changed: %q, %v", content, err)
+		t.Errorf("the target of the links was changed: %q, %v", content, err)
 	}
 }
 

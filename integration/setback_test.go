@@ -69,8 +69,8 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 	})
 }
 
-// TestRestoredDatabaseKeepsDeadLetters: the database is set back to before a message became a dead letter. It becomes one again, and its two
-// neighbours are recognised as copies.
+// TestRestoredDatabaseKeepsDeadLetters: the database is restored to a time before a message became a dead letter. The message becomes one again, and
+// its two neighbours are recognised as copies.
 func TestRestoredDatabaseKeepsDeadLetters(t *testing.T) {
 	t.Parallel()
 	b := embedded(t)

@@ -135,7 +135,7 @@ func TestGroupFile(t *testing.T) {
 	}
 	j.F.Close()
 	if err := g.append(messages.Payload(500)); err == nil {
-		t.Error("nobody was told that the file cannot be written")
+		t.Error("no error reports that the file cannot be written")
 	}
 }
 

@@ -33,7 +33,7 @@ type message struct {
 	delay    time.Duration
 	bad      bool
 	result   queue.Result
-	safe     bool // when the queue is set back: it was confirmed before the backup, or is published after the restore
+	safe     bool // when the queue is restored: it was confirmed before the backup, or is published after the restore
 }
 
 // script returns the messages that a producer publishes over all its lives, call by call.

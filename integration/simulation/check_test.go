@@ -191,7 +191,7 @@ func (w *world) checkType(typ string) {
 				producer = fmt.Sprint(producer, m.result.ID.Producer())
 			}
 			if at := c.payloads[payload][0].index + 1; at <= last[producer] {
-				w.failf("%s: message %.40q of %s is at index %d, not behind its predecessor at %d", typ, payload, m.producer, at-1, last[producer]-1)
+				w.failf("%s: message %.40q of %s is at index %d, not after its predecessor at %d", typ, payload, m.producer, at-1, last[producer]-1)
 			} else {
 				last[producer] = at
 			}
@@ -211,12 +211,12 @@ func (w *world) checkType(typ string) {
 	}
 	for payload, places := range c.payloads {
 		if len(places) > 0 && !known[payload] {
-			w.failf("%s: %.40q is in the file, and nobody has published it", typ, payload)
+			w.failf("%s: %.40q is in the file, but was never published", typ, payload)
 		}
 	}
 	for payload := range dead {
 		if !known[payload] {
-			w.failf("%s: %.40q is a dead letter, and nobody has published it", typ, payload)
+			w.failf("%s: %.40q is a dead letter, but was never published", typ, payload)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 		opened := c.epoch
 		for i, region := range r.Regions {
 			if region.Epoch < c.epoch || i > 0 && region.Epoch == c.epoch {
-				w.failf("%s: epoch %d comes behind %d", path, region.Epoch, c.epoch)
+				w.failf("%s: epoch %d comes after %d", path, region.Epoch, c.epoch)
 			}
 			c.epoch = region.Epoch
 			if region.Opened {
@@ -329,12 +329,12 @@ func (w *world) visit(typ string, r storage.Record, c *contents) {
 		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)
 	case storage.KindAfterGap:
 		if !w.disasters {
-			w.failf("%s: index %d is %v, and nobody has deleted messages", typ, r.Index, r.Kind)
+			w.failf("%s: index %d is %v, although no messages were deleted", typ, r.Index, r.Kind)
 		}
 		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)
 	case storage.KindSkipped:
 		w.seen.Skipped++
 	default:
-		w.failf("%s: index %d is %v, and nobody has deleted messages", typ, r.Index, r.Kind)
+		w.failf("%s: index %d is %v, although no messages were deleted", typ, r.Index, r.Kind)
 	}
 }

@@ -24,7 +24,7 @@ func (w *world) disaster(storm context.Context) {
 	var names []string
 	if d.chance(5000) {
 		to := w.now() - d.upTo(w.storm/2)
-		w.tell("the store is set back to what it was at %v", to)
+		w.tell("the store is set back to its state at %v", to)
 		names = w.depot.since(w, to)
 	} else {
 		typ := pick(d, w.types...)

@@ -348,7 +348,7 @@ func (m *depot) file(w *world, typ string, generation uint64) (data []byte, err 
 			data = append(data, make([]byte, off-len(data))...) // the removed slots were zeros
 		}
 		if err != nil || off != len(data) {
-			return nil, fmt.Errorf("slot %s is behind %d bytes", name, len(data))
+			return nil, fmt.Errorf("slot %s comes after %d bytes", name, len(data))
 		}
 		data = append(data, b...)
 	}
@@ -370,8 +370,8 @@ func (w *world) checkSlots(typ string, generation uint64, r *storage.Report) {
 	}
 	switch {
 	case err != nil:
-		w.failf("the slots of %s, one behind the other: %v", path, err)
+		w.failf("the concatenated slots of %s: %v", path, err)
 	case same.NextIndex != r.NextIndex || same.Size != r.Size || same.FileID != r.FileID || len(same.Regions) != len(r.Regions) || len(same.Void) != len(r.Void):
-		w.failf("the slots of %s are one file, and one behind the other they are another: %+v, %+v", path, r, same)
+		w.failf("the slots of %s are one file, but concatenated they are another: %+v, %+v", path, r, same)
 	}
 }

@@ -36,7 +36,7 @@ type world struct {
 	opening   sync.Mutex
 	mu        sync.Mutex
 	database  *queuetest.Memory // the result of method queue
-	restored  bool              // the queue was set back
+	restored  bool              // the queue was restored
 	calm      bool              // the storm is over
 	told      bool              // a worker has ended with an error about a damaged file
 	processes []*process
