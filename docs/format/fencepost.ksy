@@ -2,7 +2,7 @@
 # can express them. It was valid against the JSON schema of the .ksy language, and an interpreter of the language features
 # used here read real files with it; it was not tested with a Kaitai compiler.
 #
-# It does not cover checksums (section 1) and the acceptance of records (section 6). It reads one record after the other from
+# It covers neither checksums (section 1) nor the acceptance of records (section 6). It reads one record after the other from
 # the beginning and stops at the first bytes that do not look like a record, so it shows a file only up to the first torn or void
 # bytes, and trusts every record. To read the messages of a file, use read_fpl.py beside it, or `fencepost cat`.
 meta:

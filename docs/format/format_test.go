@@ -1149,7 +1149,7 @@ func resealed(data []byte, n int) (states []state) {
 		})
 		return c
 	}
-	// An open record without a fence that proves damage. Its body names the offset of the fence and the end of the accepted records.
+	// An open record that proves damage, without a fence. Its body names the offset of the fence and the end of the accepted records.
 	claim := func(distance uint64) []byte {
 		c := append(bytes.Clone(data), 1, 2, 3, 4, 5, 6, 7, 8)
 		at := uint64(len(c))

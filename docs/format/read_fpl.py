@@ -164,7 +164,7 @@ def parse_file_header(page):
         if checksum_good(MAGIC + page[8:]):
             raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic")
         if page[:4] == MAGIC[:4]:
-            raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic, behind the first 4 bytes")
+            raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic, after the first 4 bytes")
         raise NotReadable(EXIT_INTEGRITY, "not a Fencepost file")
     if len(page) < HEADER_LEN:
         raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: only %d bytes of it are there" % len(page))
@@ -494,7 +494,7 @@ class Scan:
     def positions(self, p):
         """Yields all q >= p, multiples of 8, at which a header could be: the positions of the marker or a batch's magic."""
         p = p + 7 & ~7
-        batch = anchor = p - 1                    # the next occurrence of each; below p: must be searched
+        batch = anchor = p - 1                    # the next occurrence of each, if not below p; -1: there is none
         while True:
             if -1 < batch < p:
                 batch = self.data.find(BATCH, p)
@@ -636,7 +636,7 @@ class Scan:
             r.epoch == self.epoch and r.session == self.session and self.phase != CLOSED or r.epoch > self.epoch)
 
     def damage(self, start, end, lost_next, proof):
-        reason = "the record at %d tells that these bytes were durable" % proof.offset if proof else self.pending.reason
+        reason = "the record at %d shows that these bytes were durable" % proof.offset if proof else self.pending.reason
         return Damage(start, end, self.next, lost_next, reason)
 
 
@@ -957,7 +957,7 @@ def check_newest(last, elsewhere):
         if os.path.exists(path):
             return check_chain(typ, [last, read_link(path)])[0]
         time.sleep(0.1)
-    return [Break(last.path, generation, last.next, None, "not here: the newest file is sealed and goes on in it")]
+    return [Break(last.path, generation, last.next, None, "not here: the newest file is sealed and continues in it")]
 
 
 def break_text(b):

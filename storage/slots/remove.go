@@ -24,7 +24,7 @@ import (
 //
 // A writer with its fence in the file may find the slot that it creates taken. That slot is then its own, or begins with another
 // writer's fence: slots are only created at the end, and after its own fence a writer knows everything before the end. A writer that
-// is about to fence queries the registry again after its fence, which by then names another file.
+// is about to fence reads the registry again after its fence, and by then the registry names another file.
 
 const (
 	removedSuffix = "-removed"

@@ -214,7 +214,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	}})
 	err := l.run(d.FS)
 	ok := err == nil || errors.Is(err, storage.ErrFenced) || !e.requests && v.fate != Made && errors.Is(err, syscall.EIO)
-	// A session that has just named a successor, unaware that its own file is old, finds a later file in the registry.
+	// A session that has just named a successor, which it takes for the newest file, finds a later file in the registry.
 	if !ok && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
 		t.Errorf("operation %d, %s: the paused session: %v", k, at.Name, err)
 	}

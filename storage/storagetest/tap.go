@@ -225,7 +225,7 @@ type tapFile struct {
 	t      *Tap
 	f      storage.File
 	name   string
-	closed bool // Deliver closes f after the last pending call; guarded by Tap.mu
+	closed bool // Close was called; Deliver closes f after the last pending call, if there is one; guarded by Tap.mu
 }
 
 // Append implements storage.File. With Fault.Short it appends only the first bytes.

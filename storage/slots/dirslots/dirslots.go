@@ -29,7 +29,7 @@ import (
 const (
 	tempFolder = ".slots" // below the directory; holds values that are being written
 	maxValue   = 64 << 20
-	leftover   = 24 * time.Hour // age at which a file in tempFolder is abandoned
+	leftover   = 24 * time.Hour // age from which a file in tempFolder counts as abandoned
 	staleTries = 5              // attempts to open a file that another machine removed and made again
 )
 
@@ -64,7 +64,7 @@ func Open(dir string) (*Store, error) {
 	if err := s.mkdirs(s.path(tempFolder)); err != nil {
 		return nil, s.explain(err)
 	}
-	// A process without write access can still read, and delete. The probe of a writer detects missing access.
+	// A process that cannot create files here may still read, and delete. A writer finds that out by its probe.
 	if err := s.explain(s.removeLeftovers()); err != nil && !errors.As(err, new(*slots.RefusedError)) && !errors.Is(err, slots.ErrFull) {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (s *Store) syncDir(dir string) error {
 //
 // rule: a missing name is looked up again after its folders were opened: an NFS client may cache
 // for a minute that a name does not exist, and a missing slot marks the end of a file.
-// Opening a folder makes the client query the server whether the folder has changed (close-to-open
+// Opening a folder makes the client check with the server whether the folder has changed (close-to-open
 // consistency), and if so, drop its cache of the names in it.
 func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
 	again := true

@@ -200,7 +200,7 @@ func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err erro
 
 // appendValues finds the values of a span, sorted by _id, projection n, limit n, up to the first name that continues with another slash. The
 // listing continues at next, after that folder or after foreign documents, unless next is empty. Index: _id. The folders that Fencepost lists
-// contain no folders, so one find suffices; otherwise only the first few documents of the folder are transferred. Foreign documents are left out.
+// contain no folders, so one find suffices. If there is a folder, only its first few documents are transferred. Foreign documents are left out.
 func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n int) (next string, err error) {
 	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().SetLimit(int64(n)).
 		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetBatchSize(int32(max(n, firstBatch))))

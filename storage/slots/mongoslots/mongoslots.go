@@ -18,7 +18,7 @@
 // # Requirements
 //
 // MongoDB from 4.4 on, a replica set (one member is enough) or a sharded cluster. The collection is
-// an ordinary one: [Store.Check] refuses one that drops documents by itself (capped, TTL), or in
+// an ordinary one: [Store.Check] refuses one whose documents the server removes (capped, TTL), or in
 // which _id is not unique (a shard key other than _id), and names the remedy. The user needs the
 // role readWrite on the database, and on a sharded cluster, if the collection is sharded, also read
 // on the database config.

@@ -36,7 +36,7 @@ func (s *Store) checkEncryption(ctx context.Context) error {
 	}
 	// rule: a store that does not confirm that it encrypted an object as requested is not used.
 	if out.ServerSideEncryption != s.addr.sse {
-		return s.refused(fmt.Sprintf("it was requested to encrypt with sse=%s, and does not confirm that it did", s.addr.sse),
+		return s.refused(fmt.Sprintf("it was asked to encrypt with sse=%s, and does not confirm that it did", s.addr.sse),
 			"leave out sse= if the gateway encrypts by other means, or use a store that knows the header x-amz-server-side-encryption", nil)
 	}
 	return nil

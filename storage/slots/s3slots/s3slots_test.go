@@ -293,7 +293,7 @@ func TestTheClientPrintsNothing(t *testing.T) {
 	}
 }
 
-// TestLifecycle: a bucket that removes or archives values by itself is refused, if it reports its rules.
+// TestLifecycle: a bucket whose lifecycle rules remove or archive values is refused, if it reports its rules.
 func TestLifecycle(t *testing.T) {
 	s3test.Environment(t)
 	const days, archive = "<Expiration><Days>30</Days></Expiration>", "<Transition><Days>1</Days><StorageClass>DEEP_ARCHIVE</StorageClass></Transition>"
