@@ -28,7 +28,7 @@ const (
 	quick    = attempt / 4 // if a request takes at most this long, one of twice the size takes less than the time of one attempt
 	keepFor  = time.Second // how long the cache lives after the last ReadAt
 
-	// mostReading is how many bytes all files of an FS cache together.
+	// mostReading is the maximum number of bytes that all files of an FS together cache.
 	mostReading = 32 << 20
 )
 

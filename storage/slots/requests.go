@@ -21,8 +21,8 @@ const (
 	shortest = 20 * time.Millisecond
 	longest  = 2 * time.Second // between two attempts
 
-	// mostCreating is how many bytes all files of an FS together create concurrently. Clients copy the bytes that they send, some two or
-	// three times; without a bound there would be as many copies as types.
+	// mostCreating is the maximum number of bytes that all files of an FS together create concurrently. Clients copy the bytes that they
+	// send, some two or three times; without a bound there would be as many copies as types.
 	mostCreating = 16 << 20
 )
 

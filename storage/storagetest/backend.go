@@ -87,7 +87,7 @@ func Run(t *testing.T, b Backend) {
 	t.Run("calls", func(t *testing.T) { b.explore(t, Place.calls, false) })
 	t.Run("requests", func(t *testing.T) {
 		if b.New(t).Requests == nil {
-			t.Skip("its calls are all there is to disturb")
+			t.Skip("only its calls can be disturbed")
 		}
 		b.explore(t, Place.requests, true)
 	})
