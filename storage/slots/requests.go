@@ -77,7 +77,7 @@ func (f *FS) create(name string, data []byte) error {
 		there, err := f.readIf(ctx, name, int64(len(data)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// A fail-over has rolled it back. The name is free again.
+			// A failover has rolled it back. The name is free again.
 			return fmt.Errorf("%s: %s was there and is gone", f.store, name)
 		case err != nil:
 			return err

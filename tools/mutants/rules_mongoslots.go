@@ -1,9 +1,9 @@
 package main
 
 var mongoslotsRules = []rule{
-	{file: "storage/slots/mongoslots/values.go", rule: "acknowledged writes survive a fail-over (majority) and a crash (journal)", how: "by one member", tests: "TestTheURLChangesNothing",
+	{file: "storage/slots/mongoslots/values.go", rule: "acknowledged writes survive a failover (majority) and a crash (journal)", how: "by one member", tests: "TestTheURLChangesNothing",
 		old: `bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}`, new: `bson.D{{Key: "w", Value: 1}, {Key: "j", Value: true}}`},
-	{file: "storage/slots/mongoslots/values.go", rule: "acknowledged writes survive a fail-over (majority) and a crash (journal)", how: "without the journal", tests: "TestTheURLChangesNothing",
+	{file: "storage/slots/mongoslots/values.go", rule: "acknowledged writes survive a failover (majority) and a crash (journal)", how: "without the journal", tests: "TestTheURLChangesNothing",
 		old: `bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}`, new: `bson.D{{Key: "w", Value: "majority"}}`},
 	{file: "storage/slots/mongoslots/values.go", rule: `"exists" counts only if a majority has the value`, how: "it is not read", tests: "TestExistsIsWhatAMajorityHas & TestCreateAnswers",
 		old: `_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})`, new: `err := error(nil)`},

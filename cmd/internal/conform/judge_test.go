@@ -245,7 +245,7 @@ func TestWireIsRead(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r := find("messages", "local"); r.reads {
-		t.Error("a read that a fail-over may undo proves something")
+		t.Error("a read that a failover may undo proves something")
 	}
 	if r := find("types", "local"); r.reads || !r.asks {
 		t.Errorf("%+v", r)

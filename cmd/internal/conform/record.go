@@ -118,7 +118,7 @@ func (r *record) insert(in *insertion, now time.Time) {
 		r.add("an insert has ordered: false; the visible messages of a producer number must always be its first ones: insert in order")
 	}
 	if in.relaxed != "" {
-		r.add("an insert has the write concern %s, want {w: \"majority\", j: true}: otherwise a fail-over can lose a confirmed message", in.relaxed)
+		r.add("an insert has the write concern %s, want {w: \"majority\", j: true}: otherwise a failover can lose a confirmed message", in.relaxed)
 	}
 	if in.retryable {
 		r.add("an insert has a txnNumber: switch off the driver's own retries (retryWrites=false), or a refusal may be the response to the second of two attempts")

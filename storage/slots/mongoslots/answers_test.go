@@ -219,14 +219,14 @@ func TestExistsIsWhatAMajorityHas(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lin  func(m *member) bson.D
 		want string
-		then string // answer of a create after the fail-over
+		then string // answer of a create after the failover
 	}{
 		"it is replicated meanwhile": {func(m *member) bson.D {
 			m.majority["a/1"], m.alone, m.lin = m.alone["a/1"], nil, nil
 			return nil
 		}, "exists", "exists"},
-		"a fail-over takes it back":        {func(m *member) bson.D { m.alone = nil; return nil }, "unclear", "done"},
-		"a fail-over ends the read":        {func(m *member) bson.D { m.alone, m.lin = nil, nil; return fake.Failed(11602) }, "unclear", "done"},
+		"a failover takes it back":         {func(m *member) bson.D { m.alone = nil; return nil }, "unclear", "done"},
+		"a failover ends the read":         {func(m *member) bson.D { m.alone, m.lin = nil, nil; return fake.Failed(11602) }, "unclear", "done"},
 		"there is no majority":             {func(m *member) bson.D { return fake.Failed(50) }, "unclear", "unclear"},
 		"reading is not permitted":         {func(m *member) bson.D { return fake.Failed(13) }, "unclear", "unclear"},
 		"the disk is full as it looks":     {func(m *member) bson.D { return fake.Failed(14031) }, "unclear", "unclear"},

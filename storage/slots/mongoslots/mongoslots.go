@@ -6,7 +6,7 @@
 // The unique _id decides: of two inserts under one name the server accepts one. The rest of this
 // package interprets answers, because two events can make an answer differ from the lasting state:
 //
-//	a fail-over rolls back what only the old primary had    → write concern majority, journal
+//	a failover rolls back what only the old primary had    → write concern majority, journal
 //	a primary that was deposed, and does not know it yet,   → read concern linearizable
 //	answers from stale data
 //
@@ -23,7 +23,7 @@
 // role readWrite on the database, and on a sharded cluster, if the collection is sharded, also read
 // on the database config.
 //
-// A standalone server works, too: there is no fail-over, and a value is in its journal before
+// A standalone server works, too: there is no failover, and a value is in its journal before
 // Create returns. Until then, for at most 0.1 s, a Read can see a value that a crash of the machine
 // rolls back. MongoDB-compatible servers are as reliable as their write and read concerns; FerretDB
 // with one PostgreSQL rolls nothing back.
@@ -137,7 +137,7 @@ func checkPlace(address, database, collection string) error {
 			Reason: fmt.Sprintf("%q is no name of a collection", collection),
 			Remedy: "leave out $ and a leading system."}
 	}
-	// rule: local is not replicated, so nothing in it survives a fail-over
+	// rule: local is not replicated, so nothing in it survives a failover
 	if slices.Contains([]string{"admin", "config", "local"}, strings.ToLower(database)) {
 		return &slots.RefusedError{Store: address, Reason: "the database " + database + " is the server's own",
 			Remedy: "name another one"}

@@ -18,7 +18,7 @@ const maxName = 500 // bytes
 
 // durable is the write concern of inserts and deletions, regardless of URL and client.
 //
-// rule: acknowledged writes survive a fail-over (majority) and a crash (journal)
+// rule: acknowledged writes survive a failover (majority) and a crash (journal)
 var durable = bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}
 
 // Create stores a value, see [slots.Store.Create]: it inserts the document. Index: _id; its uniqueness
@@ -56,14 +56,14 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 // that was sent once, and refused.
 //
 // rule: "exists" counts only if a majority has the value. The server also reports values that
-// the next fail-over rolls back, which frees the name again.
+// the next failover rolls back, which frees the name again.
 func (s *Store) exists(ctx context.Context, name string) error {
 	_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s: create %s: %w", s.address, name, fs.ErrExist)
 	case errors.Is(err, mongo.ErrNoDocuments):
-		return fmt.Errorf("%s: create %s: there was a value, and it is gone: a fail-over took it back, or it was deleted",
+		return fmt.Errorf("%s: create %s: there was a value, and it is gone: a failover took it back, or it was deleted",
 			s.address, name)
 	case ctx.Err() != nil:
 		return s.explain(ctx, "create", name, err)
