@@ -12,8 +12,7 @@ MODULES := bench otelfencepost cmd/internal/ui/browsertest
 inmodules = @set -e; for m in $(MODULES); do echo "cd $$m && $(1)"; (cd $$m && $(1)); done
 
 # Arguments for go test, for example: make test ARGS='-run TestLock ./lock/...'
-# The package that takes longest comes first, so that it does not run alone at the end.
-ARGS ?= ./integration ./...
+ARGS ?= ./...
 
 # Without C everywhere, as in the image: one compilation of everything serves programs, tests and image.
 export CGO_ENABLED ?= 0

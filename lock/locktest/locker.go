@@ -257,22 +257,31 @@ func checkAdministration(t testing.TB, b Backend) {
 	if r.Hold == nil || r.Hold.Why != "work" || r.Hold.Asked != "maintenance" {
 		t.Fatalf("inspected: %+v", r)
 	}
-	must(t, admin.ForceRelease(ctx, "n", "it hangs"))
-	next, err := admin.TryAcquire(ctx, "n")
-	must(t, err)
-	if next.Token() <= le.Token() {
-		t.Fatalf("token %d after %d", next.Token(), le.Token())
+	// The victim does not wait long for the reason of its loss: on a busy machine it may have to try again.
+	for attempt := 1; ; attempt++ {
+		must(t, admin.ForceRelease(ctx, "n", "it hangs"))
+		next, err := admin.TryAcquire(ctx, "n")
+		must(t, err)
+		if next.Token() <= le.Token() {
+			t.Fatalf("token %d after %d", next.Token(), le.Token())
+		}
+		select {
+		case <-le.Lost():
+		case <-time.After(time.Minute):
+			t.Fatal("the victim does not notice")
+		}
+		must(t, next.Release(ctx))
+		var lost *lock.LostError
+		err = le.Check(0)
+		if !errors.As(err, &lost) || lost.Reason == lock.LostForced && lost.Why != "it hangs" || lost.Reason != lock.LostForced && attempt == 10 {
+			t.Fatalf("the victim got %v", err)
+		}
+		if lost.Reason == lock.LostForced {
+			break
+		}
+		le, err = holder.Acquire(ctx, "n")
+		must(t, err)
 	}
-	select {
-	case <-le.Lost():
-	case <-time.After(time.Minute):
-		t.Fatal("the victim does not notice")
-	}
-	var lost *lock.LostError
-	if err := le.Check(0); !errors.As(err, &lost) || lost.Reason != lock.LostForced || lost.Why != "it hangs" {
-		t.Fatalf("the victim got %v", err)
-	}
-	must(t, next.Release(ctx))
 	if err := admin.ForceRelease(ctx, "n", "again"); !errors.Is(err, lock.ErrNotHeld) {
 		t.Fatalf("forcing a free lock: %v", err)
 	}
