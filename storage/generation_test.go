@@ -701,8 +701,8 @@ func TestEntryIsGone(t *testing.T) {
 	h, err := x.Open(mem)
 	must(t, err)
 	x.Registered, x.Entry = false, storage.Entry{}
-	checkError(t, h.Writer.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
-	checkError(t, h.Rotate(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
+	checkError(t, h.Writer.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no longer has an entry", "start the workers again")
+	checkError(t, h.Rotate(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no longer has an entry", "start the workers again")
 	must(t, x.Finish(mem))
 }
 
