@@ -56,15 +56,15 @@ demo: ARGS =
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte (ARGS=--ui: watch it with a browser)
 	bin/fencepost demo $(ARGS)
 
-# -parallel: the tests that may run beside others wait for much of their time. With twice as many, two slow processors are so busy that the
-# server answers too late. -vet=off: that is what make vet is for.
+# -parallel: the tests that may run concurrently wait for much of their time. With twice as many, or with three packages at a time instead of
+# one per processor, two slow processors are so busy that the server answers too late. -vet=off: that is what make vet is for.
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
 	$(WITHSERVER) $(MAKE) --no-print-directory suites
 
 .PHONY: suites
 suites: # of every module, with the server that test has started
-	go test -vet=off -count=1 -p $(PACKAGES) -parallel 4 -timeout 40m $(ARGS)
+	go test -vet=off -count=1 -parallel 4 -timeout 40m $(ARGS)
 	$(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
