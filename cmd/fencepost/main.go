@@ -8,7 +8,6 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"
-	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )
 
@@ -36,9 +35,8 @@ func root() *cobra.Command {
   fencepost types ls
   fencepost locks ls
   fencepost dead ls`,
-		Version: worker.Version(),
-		Args:    cli.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	// The demo starts worker processes from this program.
 	w := workercmd.New()

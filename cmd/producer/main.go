@@ -5,7 +5,6 @@ import (
 	_ "time/tzdata" // for TZ on systems without time zone files, such as the image
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )
 
@@ -13,11 +12,10 @@ func main() { cli.Main(root()) }
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "producer",
-		Short:   "Publish typed messages",
-		Version: worker.Version(),
-		Args:    cli.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:   "producer",
+		Short: "Publish typed messages",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(publishCommand())
 	return cmd

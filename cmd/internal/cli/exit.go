@@ -122,6 +122,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 // Prepare adds the parts that all programs share to a root command. Run calls it.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Version = worker.Version()
 	root.PersistentFlags().String("config", "", configHelp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see '%s --help'", plain(err), cmd.CommandPath())

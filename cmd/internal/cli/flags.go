@@ -118,7 +118,7 @@ func FromEnv(cmd *cobra.Command) error {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		v, ok := os.LookupEnv(name)
-		if !ok || f.Changed || failed != nil || f.Name == "help" {
+		if !ok || f.Changed || failed != nil || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		var err error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/clitest"
+	"github.com/fencepost/fencepost/worker"
 )
 
 func TestWrongFlagValues(t *testing.T) {
@@ -78,6 +79,27 @@ func TestLingerOfTheStore(t *testing.T) {
 		}
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
 			t.Errorf("%s: %q is not in %s", args, want, got)
+		}
+	}
+}
+
+// Deployments often have a variable of this name, with the tag of an image: it is no flag.
+func TestVersion(t *testing.T) {
+	t.Setenv("FENCEPOST_VERSION", "1.2")
+	for args, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"--version":          {cli.ExitOK, "worker version " + worker.Version() + "\n"},
+		"--type t --batch 0": {cli.ExitUsage, "--batch: 0"},
+	} {
+		var out bytes.Buffer
+		cmd := New()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		if code := cli.Run(t.Context(), cmd); code != want.code || !strings.Contains(out.String(), want.says) {
+			t.Errorf("worker %s: exit code %d: %s", args, code, out.String())
 		}
 	}
 }
