@@ -136,7 +136,7 @@ func TestDoctorLooksAtAStoreWithoutADatabase(t *testing.T) {
 	}{
 		{[]string{"--store", store}, false, cli.ExitNothing, "ok       store      s3://types/some/prefix"},
 		{[]string{"--store", store}, true, cli.ExitFailed, "bad      store      s3://types/some/prefix"},
-		{[]string{"--dir", t.TempDir()}, false, cli.ExitNothing, "ok       directory  "},
+		{[]string{"--dir", t.TempDir()}, false, cli.ExitNothing, " directory  "},
 	} {
 		lies.Store(test.lies)
 		code, out, errs := runRoot(t, append([]string{"doctor", "--url", url}, test.place...)...)

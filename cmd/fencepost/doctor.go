@@ -11,11 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/volume"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
@@ -185,6 +187,9 @@ type finding struct {
 	Text    string `json:"text"`
 }
 
+// leastRoom, in bytes: a volume with less is full.
+const leastRoom = 1 << 20
+
 type doctor struct {
 	files    fileFlags
 	types    []string      // to check
@@ -331,7 +336,30 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 		}
 		f.Close()
 		os.Remove(f.Name())
+		d.examineRoom(dir)
+	}
+}
+
+// examineRoom checks how much room the volume of dir has. dir is writable, on a trusted file system.
+func (d *doctor) examineRoom(dir string) {
+	room, err := volume.Of(dir)
+	if errors.Is(err, errors.ErrUnsupported) {
 		d.good("directory", "%s is writable, on a trusted file system", dir)
+		return
+	}
+	if err != nil {
+		d.bad(cli.ExitFailed, "directory", "%v", err)
+		return
+	}
+	left := fmt.Sprintf("%s of %s free", humanize.IBytes(uint64(room.Free)), humanize.IBytes(uint64(room.Size)))
+	const remedy = "free space or enlarge the volume; fencepost keep removes old files"
+	switch {
+	case room.Free < leastRoom:
+		d.bad(cli.ExitFailed, "directory", "%s is on a full volume, %s: every type waits; %s", dir, left, remedy)
+	case room.Low():
+		d.warn("directory", "%s is on a volume that fills up, %s: when it is full, every type waits; %s", dir, left, remedy)
+	default:
+		d.good("directory", "%s is writable, on a trusted file system, %s", dir, left)
 	}
 }
 

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -110,5 +113,35 @@ func TestDoctorSaysWhatItDidNotLookAt(t *testing.T) {
 	d := &doctor{types: types}
 	if err := d.examineFiles(t.Context(), q, t.TempDir()); err != nil || len(d.findings) != 1 || d.findings[0].Verdict != "warning" || !strings.Contains(d.findings[0].Text, "3 of 3 types were not checked") {
 		t.Errorf("files: %+v, %v", d.findings, err)
+	}
+}
+
+// On a volume that fills up, the doctor warns before workers have to wait.
+func TestDoctorLooksAtTheRoom(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount a file system; run the tests as root to include this one")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	defer exec.Command("umount", dir).Run()
+	for _, test := range []struct {
+		used int
+		want finding
+	}{
+		{0, finding{"ok", "directory", "on a trusted file system, 32 MiB of 32 MiB free"}},
+		{30 << 20, finding{"warning", "directory", "2.0 MiB of 32 MiB free: when it is full, every type waits; free space"}},
+		{32 << 20, finding{"bad", "directory", "0 B of 32 MiB free: every type waits; free space"}},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, test.used), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var d doctor
+		d.examineDirectory(dir, false)
+		got := d.findings[len(d.findings)-1]
+		if got.Verdict != test.want.Verdict || got.What != test.want.What || !strings.Contains(got.Text, test.want.Text) || (d.code != 0) != (got.Verdict == "bad") {
+			t.Errorf("with %d bytes used: %+v, code %d; want %+v", test.used, d.findings, d.code, test.want)
+		}
 	}
 }

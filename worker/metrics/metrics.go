@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/internal/volume"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,6 +77,7 @@ type Metrics struct {
 	pool   *worker.Pool
 	locker *lock.Locker
 	depths *backlog.Sampler
+	dir    string // of the files; "" if there is none
 }
 
 // Option configures [New].
@@ -115,6 +117,9 @@ func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue, Questions: questions}
+	if files, ok := cfg.To.(worker.Files); ok && files.Storage.FS == nil {
+		m.dir = files.Dir
+	}
 }
 
 // Close ends requests to the server that a scrape may have left running. Call it before you close the
@@ -264,6 +269,8 @@ var (
 	ageDesc     = desc("fencepost_oldest_pending_age_seconds", "Age of the oldest message in the queue, 0 when it is empty; absent when not known.", "type")
 	backlogDesc = desc("fencepost_backlog_messages", "Messages in the queue, counted up to 10000; absent when not known.", "type")
 	upDesc      = desc("fencepost_server_up", "1 while the server answers the pool.")
+	freeDesc    = desc("fencepost_volume_free_bytes", "Free space on the volume of the files; absent when not known, and for files in a store.")
+	sizeDesc    = desc("fencepost_volume_size_bytes", "Size of the volume of the files; absent when not known, and for files in a store.")
 )
 
 // causes are the values of the label cause.
@@ -280,7 +287,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range perLocker {
 		ch <- s.desc
 	}
-	for _, d := range []*prometheus.Desc{lossesDesc, ageDesc, backlogDesc, upDesc} {
+	for _, d := range []*prometheus.Desc{lossesDesc, ageDesc, backlogDesc, upDesc, freeDesc, sizeDesc} {
 		ch <- d
 	}
 	for _, vec := range m.vecs {
@@ -292,7 +299,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 // unresponsive.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.RLock()
-	pool, locker, depths := m.pool, m.locker, m.depths
+	pool, locker, depths, dir := m.pool, m.locker, m.depths, m.dir
 	m.mu.RUnlock()
 	if pool == nil {
 		return
@@ -303,6 +310,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	m.collectStates(ch, status.Types, others)
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, truth(status.Outage == nil))
+	// Local file systems answer this from memory, also when their disk hangs.
+	if room, err := volume.Of(dir); dir != "" && err == nil {
+		ch <- prometheus.MustNewConstMetric(freeDesc, prometheus.GaugeValue, float64(room.Free))
+		ch <- prometheus.MustNewConstMetric(sizeDesc, prometheus.GaugeValue, float64(room.Size))
+	}
 	stats := locker.Stats()
 	for _, p := range perLocker {
 		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(p.value(stats)))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/internal/volume"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
@@ -388,4 +389,34 @@ func TestScrapeAsksAboutAFewTypes(t *testing.T) {
 			time.Sleep(15 * time.Second)
 		}
 	})
+}
+
+// Files in a directory have a volume, files in a store do not.
+func TestRoomOnTheVolume(t *testing.T) {
+	dir := t.TempDir()
+	room, err := volume.Of(dir)
+	if err != nil {
+		t.Skipf("the room of a volume is not known here: %v", err)
+	}
+	b := workertest.Backend(t)
+	for fsys, want := range map[storage.FS]int{nil: 1, storagetest.NewMem(4096): 0} {
+		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"}, To: worker.Files{Dir: dir, Storage: storage.Options{FS: fsys}}}
+		pool, err := worker.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := metrics.New()
+		m.Attach(pool, cfg)
+		defer m.Close()
+		for _, name := range []string{"fencepost_volume_free_bytes", "fencepost_volume_size_bytes"} {
+			if n := testutil.CollectAndCount(m, name); n != want {
+				t.Errorf("%s: %d samples with the file system %v, want %d", name, n, fsys, want)
+			}
+		}
+		size := fmt.Sprintf("# HELP fencepost_volume_size_bytes Size of the volume of the files; absent when not known, and for files in a store.\n"+
+			"# TYPE fencepost_volume_size_bytes gauge\nfencepost_volume_size_bytes %v\n", float64(room.Size))
+		if err := testutil.CollectAndCompare(m, strings.NewReader(size), "fencepost_volume_size_bytes"); want == 1 && err != nil {
+			t.Error(err)
+		}
+	}
 }
