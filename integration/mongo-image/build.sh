@@ -129,9 +129,10 @@ build_tree() {
   rm -rf --one-file-system "$cache"/tree-*
   mkdir -p "$cache/debs" "$cache/bin"
 
-  # FerretDB compiles while the packages are unpacked. Static, so that Debian's libc does not matter.
+  # FerretDB compiles while the packages are unpacked. Static, so that Debian's libc does not matter. Without -trimpath, as
+  # everything else here, so that the standard library is compiled once.
   say "compiling FerretDB $ferretdb_version"
-  (cd / && env -u GOOS -u GOARCH CGO_ENABLED=0 GOFLAGS=-trimpath GOBIN="$cache/bin" \
+  (cd / && env -u GOOS -u GOARCH CGO_ENABLED=0 GOFLAGS= GOBIN="$cache/bin" \
     go install -ldflags='-s -w' "github.com/FerretDB/FerretDB/v2/cmd/ferretdb@$ferretdb_version") >"$go_log" 2>&1 9>&- &
   go_pid=$!
   # shellcheck disable=SC2064 # the values of now are meant
