@@ -118,7 +118,7 @@ func TestDamagedLock(t *testing.T) {
 			drainable(t, b, 1)
 			w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--log-format", "json")
 			eventually(t, time.Minute, "the worker says what is wrong", func() bool { return strings.Contains(w.stderr.String(), remedy) })
-			if strings.Contains(w.stderr.String(), "has not answered") {
+			if strings.Contains(w.stderr.String(), "no usable answer") {
 				t.Error("the worker blames the server")
 			}
 			if r := locks("release", "--force", "--why", "INC-1", "t"); r.code != 0 || r.stdout != "t is free\n" {

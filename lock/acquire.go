@@ -55,11 +55,8 @@ type attempt struct {
 	ahead   int     // reads since the last reason to poll fast
 	version Version // the record's version at the last read
 
-	// Store failures since its last answer.
-	failures     int
-	failingSince time.Duration
-	failure      error
-	retry        jitter
+	outage outage
+	retry  jitter
 
 	// For results of store operations that arrive after the attempt has ended: see send.
 	mu    sync.Mutex
@@ -199,8 +196,9 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 // of them, but not from before this attempt began.
 func (a *attempt) resumeFailure() {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
-		if ln.failing {
-			a.failures, a.failure, a.failingSince = 1, ln.failure, max(ln.failingSince, a.began)
+		if ln.outage.failures > 0 {
+			a.outage = ln.outage
+			a.outage.failures, a.outage.since = 1, max(ln.outage.since, a.began)
 		}
 	})
 }
@@ -212,7 +210,7 @@ func (a *attempt) carryFailure(fresh bool) {
 		if fresh {
 			ln.handoffs = 0
 		}
-		ln.failing, ln.failure, ln.failingSince = a.failures > 0, a.failure, a.failingSince
+		ln.outage = a.outage
 	})
 }
 
@@ -285,10 +283,14 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 				continue
 			}
 		case now == stepRead:
-			a.failures = 0
+			a.answered(sent)
 			continue
 		}
-		a.failures = 0
+		if now == stepConfirm && !g.ok {
+			a.answered(sent) // nothing was written
+		} else {
+			a.outage = outage{}
+		}
 		if !g.ok && now == stepFree && a.probes > 0 && a.probes < maxProbes {
 			next = a.probe(wait)
 			continue
@@ -327,6 +329,9 @@ func (a *attempt) lostRace(wait context.Context) (step, error) {
 	a.displacing = a.displacing && a.unclear // the takeover may yet turn out to have been applied
 	a.races++
 	if a.try && a.races > maxRaces {
+		if a.outage.failures > 0 {
+			return 0, a.unavailable(nil)
+		}
 		return 0, a.held(nil)
 	}
 	if a.races > 1 {
@@ -402,7 +407,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		return v.next, nil
 	}
 	a.turns.saw(got.record, a.hold.ID, got.at)
-	a.races = 0
+	a.races, a.outage = 0, outage{} // while another has the lock there is nothing to write
 	// The longer this holder has had the lock, the longer the pauses: they stay short compared with the wait so far.
 	a.poll.Max = min(max(soonPoll, a.turns.present()/16), maxPoll)
 	holder := HoldID{}

@@ -574,6 +574,128 @@ func TestAnUnavailableStoreIsABoundedError(t *testing.T) {
 	}
 }
 
+// A full disk refuses writes and answers reads.
+func TestWritesThatFailAreABoundedError(t *testing.T) {
+	for name, prepare := range map[string]func(w *world){
+		"no record":   func(*world) {},
+		"free":        func(w *world) { w.must(w.acquire(w.locker(lock.Options{})).Release(w.Context())) },
+		"dead holder": func(w *world) { w.acquire(w.locker(lock.Options{})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				prepare(w)
+				full := func(c locktest.Call) locktest.Fault {
+					return locktest.Fault{Refuse: c.Op != locktest.Read && c.Op != locktest.Confirm}
+				}
+				w.mem.Inject(full)
+				time.Sleep(lock.Standstill(lease))
+				l := w.locker(lock.Options{})
+				ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
+				defer cancel()
+				dead := 0 * time.Second // how long it takes to find the holder dead
+				if name == "dead holder" {
+					dead = lock.Standstill(lease)
+				}
+				begin := w.now()
+				_, err := l.Acquire(ctx, "n")
+				unavailable, ok := errors.AsType[*lock.UnavailableError](err)
+				if !ok || !errors.Is(unavailable.Cause, locktest.ErrInjected) || ctx.Err() != nil {
+					t.Errorf("Acquire: %v", err)
+				}
+				w.between("Acquire", w.now()-begin, dead+lock.DefaultGiveUpAfter, dead+lock.DefaultGiveUpAfter+2*time.Second)
+				begin = w.now()
+				if _, err := l.TryAcquire(ctx, "n"); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, locktest.ErrInjected) {
+					t.Errorf("TryAcquire: %v", err)
+				}
+				w.between("TryAcquire", w.now()-begin, 0, 3*time.Second)
+				begin = w.now()
+				var line sync.WaitGroup
+				for range 5 {
+					line.Go(func() {
+						if _, err := l.Acquire(ctx, "n"); !errors.Is(err, lock.ErrUnavailable) {
+							t.Errorf("Acquire in a queue: %v", err)
+						}
+					})
+				}
+				line.Wait()
+				w.between("a queue of five", w.now()-begin, lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+5*2*time.Second) // each tries at least once more
+				w.mem.Inject(nil)
+				w.acquire(l)
+			})
+		})
+	}
+}
+
+// Two writes fail, long after each other. In between the waiter only reads, because another process holds the lock.
+func TestAWaiterThatOnlyReadsDoesNotGiveUp(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder := w.acquire(w.locker(lock.Options{}), lock.WithWhy("export"))
+		l := w.locker(lock.Options{})
+		fails := true // the next acquisition
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			f := locktest.Fault{Refuse: fails && c.Op == locktest.Acquire}
+			fails = fails && !f.Refuse
+			return f
+		})
+		if held := w.refused(l); held.Why != "export" {
+			t.Errorf("TryAcquire: %v", held)
+		}
+		again := w.locker(lock.Options{}) // tries to acquire before it reads
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			return locktest.Fault{Refuse: c.Op == locktest.Acquire && w.now() < 3*lock.DefaultGiveUpAfter+time.Second}
+		})
+		time.AfterFunc(3*lock.DefaultGiveUpAfter, func() { w.must(holder.Release(w.Context())) })
+		w.acquire(again)
+		w.between("acquired", w.now(), 3*lock.DefaultGiveUpAfter+time.Second, 3*lock.DefaultGiveUpAfter+3*time.Second)
+	})
+}
+
+// Two writes fail, long after each other. In between other writes get clear answers, although they do not win.
+func TestAWriteWithAClearAnswerShowsThatTheStoreWorks(t *testing.T) {
+	virtually(t, func(w *world) {
+		w.must(w.acquire(w.locker(lock.Options{})).Release(w.Context()))
+		const until = 2 * lock.DefaultGiveUpAfter
+		losing := &racing{until: w.start.Add(until)}
+		w.wrap = func(s lock.Store) lock.Store { losing.Store = s; return losing }
+		w.acquire(w.locker(lock.Options{}))
+		w.between("acquired", w.now(), until, until+2*time.Second)
+		if losing.failed != 2 {
+			t.Errorf("%d writes failed, want 2", losing.failed)
+		}
+	})
+}
+
+// racing fails the first acquisition and the first after until. Those in between lose a race.
+type racing struct {
+	lock.Store
+	until  time.Time
+	failed int
+}
+
+func (r *racing) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
+	late := !time.Now().Before(r.until)
+	switch {
+	case r.failed == 0, r.failed == 1 && late:
+		r.failed++
+		return 0, false, locktest.ErrInjected
+	case !late:
+		return 0, false, nil
+	}
+	return r.Store.Acquire(ctx, name, h, v)
+}
+
+// Reads keep showing a write of ours that was rolled back.
+func TestATryWhoseWriteIsRolledBackIsNotToldThatTheLockIsHeld(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.mem.Inject(only(locktest.Create, locktest.Fault{Rollback: time.Hour}))
+		_, err := l.TryAcquire(w.Context(), "n")
+		if !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, locktest.ErrInjected) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 func TestAcquireSurvivesAnElection(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})
@@ -1015,6 +1137,34 @@ func TestASuspensionIsNoOutage(t *testing.T) {
 			t.Errorf("slept for %v, want one hour for each of the three", n)
 		}
 	})
+}
+
+// The machine is suspended while a read, or a confirmation, is on its way between two failed writes.
+func TestASuspensionBetweenFailedWritesIsNoOutage(t *testing.T) {
+	for _, during := range []locktest.Op{locktest.Read, locktest.Confirm} {
+		t.Run(string(during), func(t *testing.T) {
+			virtually(t, func(w *world) {
+				w.must(w.acquire(w.locker(lock.Options{})).Release(w.Context()))
+				var suspended atomic.Int64
+				l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }})
+				failed := 0
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					switch {
+					case c.Op == locktest.Acquire && failed < 2:
+						failed++
+						return locktest.Fault{Refuse: true}
+					case c.Op == during && failed == 1:
+						suspended.Store(int64(time.Hour))
+					}
+					return locktest.Fault{}
+				})
+				w.acquire(l)
+				if failed != 2 || suspended.Load() == 0 {
+					t.Errorf("%d writes failed, suspended for %v", failed, time.Duration(suspended.Load()))
+				}
+			})
+		})
+	}
 }
 
 // The answer to an acquisition is so old when it is processed that the lease may have expired.

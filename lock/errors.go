@@ -25,7 +25,7 @@ var (
 	ErrTooShort = errors.New("lease ends too soon")
 	// ErrInvalid: an argument is out of range. See [InvalidError].
 	ErrInvalid = errors.New("invalid lock argument")
-	// ErrUnavailable: the store did not answer. See [UnavailableError].
+	// ErrUnavailable: the store did not answer, or failed every write. See [UnavailableError].
 	ErrUnavailable = errors.New("lock store is unavailable")
 	// ErrDamaged: the record of a lock cannot be decoded. See [DamagedError].
 	ErrDamaged = errors.New("lock record is damaged")
@@ -156,8 +156,8 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	s := fmt.Sprintf("%s lock %q: the lock store has not answered for %v; check that it runs, is reachable and that the "+
-		"URL is right", e.Doing, e.Name, e.For.Round(time.Millisecond))
+	s := fmt.Sprintf("%s lock %q: the lock store has given no usable answer for %v; check that it runs, is reachable and "+
+		"can be written to, and that the URL is right", e.Doing, e.Name, e.For.Round(time.Millisecond))
 	if e.Doing == "release" {
 		s += "; the lock frees itself after one lease"
 	}

@@ -7,6 +7,25 @@ import (
 	"time"
 )
 
+// outage is a series of failures of the store: those since it was last seen to work.
+type outage struct {
+	failures int
+	since    time.Duration // when the first of them was sent, on l.valid; later if the process was stopped meanwhile
+	last     error
+	writes   bool // a write is among them
+}
+
+// answered notes the answer to a read sent at sent, or to a confirmation that wrote nothing.
+//
+// rule: a read does not show that the store works again after a failed write: a full disk answers reads and fails every write.
+func (a *attempt) answered(sent time.Duration) {
+	if !a.outage.writes {
+		a.outage = outage{}
+		return
+	}
+	a.outage.since += a.l.stopped(sent, a.timeout())
+}
+
 // failed handles a step that failed with err: it returns the next step, or the error for the caller.
 // It pauses before a retry.
 func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
@@ -23,15 +42,15 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 		return 0, fmt.Errorf("acquire lock %q: %w", a.name, err)
 	}
 	a.l.stats.storeFailures.Add(1)
-	a.failure = err
-	if a.failures++; a.failures == 1 {
-		a.failingSince = sent
+	o := &a.outage
+	if o.failures++; o.failures == 1 {
+		o.since = sent
 		a.retry.Reset()
 	}
-	a.failingSince += a.l.stopped(sent, a.timeout())
-	failing := a.l.valid() - a.failingSince
-	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
-		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
+	o.last, o.writes = err, o.writes || now != stepRead
+	o.since += a.l.stopped(sent, a.timeout())
+	if a.l.valid()-o.since >= a.l.opts.GiveUpAfter || a.try && o.failures >= 2 {
+		return 0, a.unavailable(nil)
 	}
 	pause(wait.Done(), a.retry.Next())
 	if now == stepRead {
@@ -62,15 +81,23 @@ func (a *attempt) ended(wait, caller context.Context) error {
 		cause = fmt.Errorf("%w: %w", e, cause)
 	}
 	switch {
-	case a.failures > 0:
-		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.failingSince,
-			Cause: errors.Join(a.failure, cause)}
+	case a.outage.failures > 0:
+		return a.unavailable(cause)
 	case a.last.known || a.last.record.Held():
 		return a.held(cause)
 	case waited:
 		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.began, Cause: errWaited}
 	}
 	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
+}
+
+// unavailable is the error of an attempt during an outage of the store. cause is what ended its wait, if anything did.
+func (a *attempt) unavailable(cause error) error {
+	e := &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.outage.since, Cause: a.outage.last}
+	if cause != nil {
+		e.Cause = errors.Join(a.outage.last, cause)
+	}
+	return e
 }
 
 // held is the error of an attempt that found the lock held, or available but reserved for the first in

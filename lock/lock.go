@@ -98,7 +98,7 @@ const (
 	MinLease = time.Second
 	// MaxLease bounds how long a crashed holder can block a lock.
 	MaxLease = 24 * time.Hour
-	// DefaultGiveUpAfter is how long Acquire retries while the store returns nothing but errors.
+	// DefaultGiveUpAfter is how long Acquire retries while the store fails.
 	DefaultGiveUpAfter = 30 * time.Second
 
 	minMargin  = 250 * time.Millisecond // smallest safety margin at each end of a lease
@@ -123,9 +123,10 @@ type Options struct {
 	// per lock.
 	Lease time.Duration
 
-	// GiveUpAfter is how long [Locker.Acquire] retries while the store returns nothing but errors,
-	// before it returns an [*UnavailableError]. Time during a request in which the process was
-	// stopped, or its machine suspended, does not count. Defaults to [DefaultGiveUpAfter].
+	// GiveUpAfter is how long [Locker.Acquire] retries while the store returns nothing but errors, or
+	// answers reads but fails every write, as with a full disk. Then Acquire returns an
+	// [*UnavailableError]. A wait for a holder does not count, nor does time during a request in
+	// which the process was stopped, or its machine suspended. Defaults to [DefaultGiveUpAfter].
 	// TryAcquire gives up after two failed operations.
 	GiveUpAfter time.Duration
 
@@ -294,7 +295,7 @@ func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 //
 // Errors: an [*InvalidError] for an invalid name or option; a [*HeldError] if ctx or WithWait ended
 // while the lock was held (it wraps ctx's error in the first case); an [*UnavailableError] if the
-// store did not answer; [ErrClosed]. After an error the caller holds nothing: an attempt whose
+// store did not answer, or failed every write; [ErrClosed]. After an error the caller holds nothing: an attempt whose
 // outcome is unclear is undone in the background.
 //
 // Acquire is not re-entrant: a holder that acquires the same name again waits for itself.

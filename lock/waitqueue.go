@@ -28,10 +28,7 @@ type waitQueue struct {
 	handoffs  int       // handoffs in a row
 	contested bool      // another Locker has been seen holding the lock
 
-	// The store failures of the last front, for the next one: see carryFailure.
-	failing      bool
-	failingSince time.Duration
-	failure      error
+	outage outage // that the last front met, for the next one: see carryFailure
 }
 
 // waiter is one goroutine in a waitQueue.
