@@ -103,9 +103,14 @@ type Graph struct {
 	opts []Option
 }
 
-// NewGraph returns a Graph on l's locks. opts apply to every acquisition. [WithWait] bounds each
-// acquisition as a whole, including the rounds after a change of roots.
-func NewGraph(l *Locker, opts ...Option) *Graph { return &Graph{l, slices.Clone(opts)} }
+// NewGraph returns a Graph on l's locks. It panics if l is nil. opts apply to every acquisition.
+// [WithWait] bounds each acquisition as a whole, including the rounds after a change of roots.
+func NewGraph(l *Locker, opts ...Option) *Graph {
+	if l == nil {
+		panic("lock.NewGraph: the Locker is nil; make one with lock.New")
+	}
+	return &Graph{l, slices.Clone(opts)}
+}
 
 // Do acquires the roots of x, runs fn, and releases them. See [Locker.Do].
 func (g *Graph) Do(ctx context.Context, x Lockable, fn func(context.Context) error, opts ...Option) error {

@@ -423,3 +423,12 @@ func TestGraphUnderContention(t *testing.T) {
 		}
 	})
 }
+
+func TestAGraphNeedsALocker(t *testing.T) {
+	defer func() {
+		if r, _ := recover().(string); !strings.Contains(r, "lock.New") {
+			t.Errorf("panicked with %q, want the remedy", r)
+		}
+	}()
+	lock.NewGraph(nil)
+}

@@ -248,7 +248,7 @@ func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } 
 // WithWait bounds how long Acquire waits for a holder: after d it returns a [*HeldError]. If the
 // store has not answered at all by then, Acquire continues like TryAcquire, so that the error can
 // name the holder; use a context to bound that, too. d must be positive; to not wait at all, use
-// TryAcquire.
+// TryAcquire, which ignores this option.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
 
 // WithMaxHold bounds how long the lock is held: after d it is no longer renewed and is lost
@@ -259,7 +259,8 @@ func WithMaxHold(d time.Duration) Option {
 
 // WithShared acquires the lock as one of many readers: it is shared with other callers that use
 // WithShared and excludes callers that do not (writers). Later readers do not overtake a waiting
-// writer. There can be up to [MaxEntries] readers.
+// writer. There can be up to [MaxEntries] readers. It is WithPermits(MaxEntries): given both options,
+// the last one counts.
 func WithShared() Option { return WithPermits(MaxEntries) }
 
 // WithPermits shares the lock among at most n holders: a semaphore. All users of the name should
@@ -272,7 +273,7 @@ func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSe
 // together with waiters of other processes. Waiters in the queue get the lock in turn. Waiters
 // outside it wait until it is empty, or take a place after a second. A waiter that dies blocks the
 // queue until its place expires, after about a second. Waiting in the queue costs a write every fifth
-// of a second.
+// of a second. TryAcquire, which does not wait, ignores this option; it does not overtake the queue either.
 func WithFair() Option { return func(c *config) { c.fair = true } }
 
 // WithTakeoverDelay delays an acquisition that took over the lock from a holder presumed dead: it
