@@ -42,10 +42,18 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 		return co, DefaultDatabase, nil
 	}
 	database, err := url.PathUnescape(database)
-	if err != nil || strings.ContainsAny(database, "/\\. \"$*<>:|?\x00") || len(database) > 63 {
-		return nil, "", fmt.Errorf("%s: the path must be a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space", redact.URL(uri))
+	if err != nil || !ValidDatabase(database) {
+		return nil, "", fmt.Errorf("%s: the path must be %s", redact.URL(uri), DatabaseRule)
 	}
 	return co, database, nil
+}
+
+// DatabaseRule says which names ValidDatabase accepts.
+const DatabaseRule = "a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space"
+
+// ValidDatabase reports whether every server accepts name as that of a database.
+func ValidDatabase(name string) bool {
+	return name != "" && len(name) <= 63 && !strings.ContainsAny(name, "/\\. \"$*<>:|?\x00")
 }
 
 // fileOptions are the options that name files, in lower case. The driver reads these files without

@@ -43,6 +43,8 @@ import (
 
 	"github.com/fencepost/fencepost/internal/distance"
 	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/mongourl"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -77,8 +79,15 @@ type Options struct {
 	Warn func(error)
 }
 
-// check sets the defaults, and refuses a retention so short that tokens in use could be forgotten.
-func (o *Options) check() error {
+// check sets the defaults. It refuses a database in which no lock could be acquired, and a retention so short that tokens
+// in use could be forgotten.
+func (o *Options) check(db *mongo.Database) error {
+	if db == nil {
+		return &lock.InvalidError{What: "database of locks", Value: "nil", Problem: "pass one of a connected client"}
+	}
+	if !mongourl.ValidDatabase(db.Name()) {
+		return &lock.InvalidError{What: "database of locks", Value: strconv.Quote(db.Name()), Problem: "it must be " + mongourl.DatabaseRule}
+	}
 	if o.Collection == "" {
 		o.Collection = DefaultCollection
 	}
@@ -101,12 +110,17 @@ type store struct {
 	shared shared
 }
 
-// Open connects to the server at uri with a small client of its own and keeps the locks in database.
-// If no server answers, it fails after at most 10 s with an error that says what to check.
+// Open connects to the server at uri with a small client of its own and keeps the locks in database,
+// whatever database the URI names. If no server answers, it fails after at most 10 s.
+//
+// Errors say what to check, and never contain a password. They are a [*lock.InvalidError] for a wrong
+// URI, database or option; they wrap [lock.ErrPermanent] if the server refuses the user, and
+// [lock.ErrUnavailable] if it does not answer.
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
 	co := options.Client().ApplyURI(uri)
 	if co.Validate() != nil {
-		return nil, fmt.Errorf("lock store: invalid MongoDB URL: %s; it should look like mongodb://host:27017/database", mongoerr.URI(uri))
+		return nil, &lock.InvalidError{What: "MongoDB URL", Value: redact.URL(uri), Problem: mongoerr.URI(uri) +
+			"; it should look like mongodb://host:27017/database"}
 	}
 	co.SetMinPoolSize(0).SetMaxPoolSize(poolSize) // the URL's pool sizes are for the queue
 	// Package lock does its own retries, and knows which answers of a retry count. If the driver
@@ -120,7 +134,7 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	far := distance.Of(co)
 	client, err := mongo.Connect(co)
 	if err != nil {
-		return nil, fmt.Errorf("lock store: %w", err)
+		return nil, &lock.InvalidError{What: "MongoDB URL", Value: redact.URL(uri), Problem: redact.Password(err.Error(), uri)}
 	}
 	s, err := open(ctx, client.Database(database), far, strings.Join(co.Hosts, ","), o)
 	if err != nil {
@@ -133,7 +147,7 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 
 // New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's pool must always have
 // free connections: a renewal that waits too long for one loses the lock. New assumes a nearby server: if it is some
-// milliseconds away, [Open] is faster for many concurrent lock operations.
+// milliseconds away, [Open] is faster for many concurrent lock operations. Errors are those of Open.
 func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error) {
 	s, err := open(ctx, db, nil, "the server", o)
 	if err != nil {
@@ -144,7 +158,7 @@ func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error)
 
 // open prepares the collection on a client, waits until a primary answers, and creates the TTL index.
 func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts string, o Options) (*store, error) {
-	if err := o.check(); err != nil {
+	if err := o.check(db); err != nil {
 		return nil, err
 	}
 	s := &store{
@@ -159,8 +173,12 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := db.Client().Ping(ctx, readpref.Primary()); err != nil {
+		kind := lock.ErrUnavailable
+		if errors.Is(s.explain("open", err), lock.ErrPermanent) {
+			kind = lock.ErrPermanent
+		}
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
-			"credentials in the URL are right, and that a replica set has a primary", hosts, err)
+			"credentials in the URL are right, and that a replica set has a primary (%w)", hosts, err, kind)
 	}
 	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
 	// error; CheckSetup reports it.

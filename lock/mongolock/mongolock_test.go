@@ -260,8 +260,42 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Errorf("a retention of an hour: %v", err)
 	}
 	_, err = mongolock.Open(t.Context(), "postgres://x", "db", mongolock.Options{})
-	if err == nil || !strings.Contains(err.Error(), "mongodb://") {
+	if !errors.Is(err, lock.ErrInvalid) || !strings.Contains(err.Error(), "mongodb://") {
 		t.Errorf("a wrong URL: %v", err)
+	}
+	_, err = mongolock.Open(t.Context(), "mongodb://127.0.0.1:1,127.0.0.1:2/?directConnection=true", "db", mongolock.Options{})
+	if !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("an option of the URL that does not fit: %v", err)
+	}
+	for _, name := range []string{"", "a.b", "a$b", "a b", strings.Repeat("a", 64)} {
+		_, err := mongolock.Open(t.Context(), "mongodb://127.0.0.1:1/db", name, mongolock.Options{})
+		if !errors.Is(err, lock.ErrInvalid) || !strings.Contains(err.Error(), "database name") {
+			t.Errorf("database %q: %v", name, err)
+		}
+	}
+	_, err = mongolock.New(t.Context(), nil, mongolock.Options{})
+	for what, err := range map[string]error{
+		"New":        err,
+		"Setup":      mongolock.Setup(t.Context(), nil, mongolock.Options{}),
+		"CheckSetup": mongolock.CheckSetup(t.Context(), nil, mongolock.Options{}),
+	} {
+		if !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("%s without a database: %v", what, err)
+		}
+	}
+}
+
+// The server answers, and refuses the user: a retry cannot help.
+func TestOpenWithAWrongPassword(t *testing.T) {
+	s := fake.Start(t, func(command string) bson.D {
+		if command == "saslStart" {
+			return fake.Failed(18)
+		}
+		return nil
+	})
+	_, err := mongolock.Open(t.Context(), "mongodb://bob:hidden@"+s.Addr()+"/?authMechanism=PLAIN&authSource=$external", "db", mongolock.Options{})
+	if !errors.Is(err, lock.ErrPermanent) || errors.Is(err, lock.ErrUnavailable) || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -343,8 +377,8 @@ func TestAnUnreachableServerIsABoundedErrorWithARemedy(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	_, err = mongolock.Open(ctx, "mongodb://user:secret@"+addr+"/", "db", mongolock.Options{})
-	if err == nil {
-		t.Fatal("opened")
+	if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrPermanent) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
 	}
 	if d := time.Since(begin); d > 4*time.Second { // a busy machine; without the context it is 5 s
 		t.Errorf("took %v for a context of 1 s", d)

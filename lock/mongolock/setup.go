@@ -23,7 +23,7 @@ var ErrSetup = errors.New("the lock collection is not set up")
 // fail if the server refuses. It is safe to repeat. It does not change an existing index with a
 // different retention; the error says what to do.
 func Setup(ctx context.Context, db *mongo.Database, o Options) error {
-	if err := o.check(); err != nil {
+	if err := o.check(db); err != nil {
 		return err
 	}
 	_, err := db.Collection(o.Collection).Indexes().CreateOne(ctx, mongo.IndexModel{
@@ -46,7 +46,7 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 // CheckSetup checks that Setup has nothing to do. Otherwise the error is [ErrSetup] and names the
 // remedy. Locks work without the index, but names no longer in use are not removed.
 func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
-	if err := o.check(); err != nil {
+	if err := o.check(db); err != nil {
 		return err
 	}
 	where := db.Name() + "." + o.Collection
