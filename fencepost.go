@@ -31,8 +31,8 @@ import (
 // DefaultURL is used for an empty URL: the embedded backend.
 const DefaultURL = "sqlite://data/fencepost.db"
 
-// ErrURL is wrapped by Open's errors about a URL that no backend understands.
-var ErrURL = errors.New("backend URL")
+// ErrURL is wrapped by Open's errors about a URL that no backend accepts. It is queue.ErrInvalidURL.
+var ErrURL = queue.ErrInvalidURL
 
 // Backend is a queue and a lock service opened from one URL. Both are safe for concurrent use.
 type Backend struct {
@@ -43,12 +43,13 @@ type Backend struct {
 
 // Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with the database name
 // as path (default "fencepost"); sqlite://path means the embedded database at that path, relative to the working directory unless it starts
-// with a slash; "" means DefaultURL. Errors wrap ErrURL, queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a
+// with a slash, and it takes no options and no percent-encoding; "" means DefaultURL. Errors wrap ErrURL, queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a
 // password.
 //
 // Open searches for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS. Once the queue is open, opening the locks may take
-// 10 s more. ctx bounds both. An election takes longer: a program that may start during one retries while the error is
-// queue.ErrUnreachable.
+// 10 s more. For mongodb+srv:// each of the two also looks up the hosts in DNS, twice for up to 15 s if DNS does not answer. ctx bounds all of
+// that. An election takes longer: a program that may start during one retries while the error is queue.ErrUnreachable. So is the error
+// if DNS does not answer, also at the end of ctx.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if rawURL == "" {
 		rawURL = DefaultURL
@@ -69,6 +70,10 @@ func openSQLite(ctx context.Context, path string) (*Backend, error) {
 	}
 	if redact.MistakenPath(path) {
 		return nil, fmt.Errorf("%w sqlite://***: sqlite:// takes a path, without user, password and host; use mongodb:// for a server, or write sqlite://./ before the file's name", ErrURL)
+	}
+	if file, _, ok := strings.Cut(path, "?"); ok {
+		return nil, fmt.Errorf("%w sqlite://%s?…: sqlite:// takes no options, and no path with ? in it; leave out ? and what follows, "+
+			"or rename the file or directory if that is its name", ErrURL, file)
 	}
 	q, err := sqlitequeue.Open(ctx, path)
 	if err != nil {

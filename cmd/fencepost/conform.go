@@ -100,7 +100,7 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 	if _, err := exec.LookPath(command[0]); err != nil {
 		return cli.Usagef("COMMAND: %w", err)
 	}
-	u, err := oneServer(c.url)
+	u, err := oneServer(ctx, c.url)
 	if err != nil {
 		return err
 	}
@@ -141,11 +141,11 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 }
 
 // oneServer returns the URL of a single server, in front of which a proxy can be placed.
-func oneServer(raw string) (*url.URL, error) {
+func oneServer(ctx context.Context, raw string) (*url.URL, error) {
 	if raw == "" {
 		return nil, cli.Usagef("no server; name a test server with --url mongodb://host:port")
 	}
-	options, _, err := mongourl.Parse(raw)
+	options, _, err := mongourl.Parse(ctx, raw)
 	if err != nil {
 		return nil, cli.Usagef("--url %w", err)
 	}

@@ -3,6 +3,7 @@
 package mongourl
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
@@ -19,8 +20,9 @@ import (
 const DefaultDatabase = "fencepost"
 
 // Parse turns a connection string into client options and the database to use. Errors begin with
-// the URL, without secrets, and name the problem.
-func Parse(uri string) (*options.ClientOptions, string, error) {
+// the URL, without secrets, and name the problem. If DNS does not answer about the hosts of a
+// mongodb+srv:// URL, the error wraps a *net.DNSError that is not about a missing name.
+func Parse(ctx context.Context, uri string) (*options.ClientOptions, string, error) {
 	scheme, _, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
 		return nil, "", fmt.Errorf("%s: want mongodb://host:port/database or mongodb+srv://host/database", redact.URL(uri))
@@ -28,9 +30,9 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 	if err := checkFiles(uri); err != nil {
 		return nil, "", fmt.Errorf("%s: %w", redact.URL(uri), err)
 	}
-	co := options.Client().ApplyURI(uri)
-	if err := co.Validate(); err != nil {
-		return nil, "", fmt.Errorf("%s: %s", redact.URL(uri), mongoerr.URI(uri))
+	co, err := lookUp(ctx, uri, func() (*options.ClientOptions, error) { return apply(uri) }, func(*options.ClientOptions) {})
+	if err != nil {
+		return nil, "", err
 	}
 	_, rest, _ := strings.Cut(uri, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -41,7 +43,7 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 	if database == "" {
 		return co, DefaultDatabase, nil
 	}
-	database, err := url.PathUnescape(database)
+	database, err = url.PathUnescape(database)
 	if err != nil || !ValidDatabase(database) {
 		return nil, "", fmt.Errorf("%s: the path must be %s", redact.URL(uri), DatabaseRule)
 	}
@@ -54,6 +56,19 @@ const DatabaseRule = "a database name of at most 63 bytes without / \\ . \" $ * 
 // ValidDatabase reports whether every server accepts name as that of a database.
 func ValidDatabase(name string) bool {
 	return name != "" && len(name) <= 63 && !strings.ContainsAny(name, "/\\. \"$*<>:|?\x00")
+}
+
+// apply lets the driver parse a connection string.
+func apply(uri string) (*options.ClientOptions, error) {
+	co := options.Client().ApplyURI(uri)
+	err := co.Validate()
+	if err == nil {
+		return co, nil
+	}
+	if silent := unanswered(uri, err); silent != nil {
+		return nil, silent
+	}
+	return nil, fmt.Errorf("%s: %s", redact.URL(uri), mongoerr.URI(uri))
 }
 
 // fileOptions are the options that name files, in lower case. The driver reads these files without

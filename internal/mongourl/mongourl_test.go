@@ -20,7 +20,7 @@ func FuzzParse(f *testing.F) {
 			strings.Contains(rest, secret) || strings.ContainsAny(user, "/?") {
 			return // rest: its options may be quoted, and are not passwords
 		}
-		co, database, err := mongourl.Parse(uri)
+		co, database, err := mongourl.Parse(t.Context(), uri)
 		if err != nil {
 			if strings.Contains(err.Error(), secret) {
 				t.Fatalf("mongourl.Parse(%q): %v", uri, err)

@@ -30,6 +30,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -117,10 +118,9 @@ type store struct {
 // URI, database or option; they wrap [lock.ErrPermanent] if the server refuses the user, and
 // [lock.ErrUnavailable] if it does not answer.
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
-	co := options.Client().ApplyURI(uri)
-	if co.Validate() != nil {
-		return nil, &lock.InvalidError{What: "MongoDB URL", Value: redact.URL(uri), Problem: mongoerr.URI(uri) +
-			"; it should look like mongodb://host:27017/database"}
+	co, _, err := mongourl.Parse(ctx, uri)
+	if err != nil {
+		return nil, urlError(uri, err)
 	}
 	co.SetMinPoolSize(0).SetMaxPoolSize(poolSize) // the URL's pool sizes are for the queue
 	// Package lock does its own retries, and knows which answers of a retry count. If the driver
@@ -132,9 +132,9 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 		co.SetAppName("fencepost-locks")
 	}
 	far := distance.Of(co)
-	client, err := mongo.Connect(co)
+	client, err := mongourl.Connect(ctx, uri, co)
 	if err != nil {
-		return nil, &lock.InvalidError{What: "MongoDB URL", Value: redact.URL(uri), Problem: redact.Password(err.Error(), uri)}
+		return nil, urlError(uri, err)
 	}
 	s, err := open(ctx, client.Database(database), far, strings.Join(co.Hosts, ","), o)
 	if err != nil {
@@ -143,6 +143,15 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	}
 	s.client = client
 	return s, nil
+}
+
+// urlError is the error of Open for an error of package mongourl.
+func urlError(uri string, err error) error {
+	var dns *net.DNSError
+	if errors.As(err, &dns) && !dns.IsNotFound {
+		return fmt.Errorf("lock store: %w (%w)", err, lock.ErrUnavailable)
+	}
+	return &lock.InvalidError{What: "MongoDB URL", Value: redact.URL(uri), Problem: strings.TrimPrefix(err.Error(), redact.URL(uri)+": ")}
 }
 
 // New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's pool must always have

@@ -134,6 +134,14 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &server) && server.HasErrorCode(code)
 }
 
+// explainURL adds to an error of package mongourl whether a retry may help.
+func explainURL(err error) error {
+	if reason, _ := mongoerr.Passing(err); reason != "" { // DNS does not answer
+		return fmt.Errorf("mongoqueue: %w: %w", queue.ErrUnreachable, err)
+	}
+	return fmt.Errorf("%w %w", queue.ErrInvalidURL, err)
+}
+
 // explain adds what failed and what to do about it. The driver's errors name hosts, never credentials.
 func (q *Queue) explain(ctx context.Context, op string, err error) error {
 	if err == nil {

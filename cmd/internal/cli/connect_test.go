@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 )
@@ -42,4 +44,31 @@ func TestAwaitRoom(t *testing.T) {
 			t.Errorf("when there is room: %v", err)
 		}
 	})
+}
+
+// A program that starts while DNS does not answer waits for it, too.
+func TestConnectWithoutNames(t *testing.T) {
+	var back atomic.Bool
+	fake.Names(t, func(context.Context) byte {
+		if back.Load() {
+			return fake.NoSuchName
+		}
+		return fake.NameServerFails
+	})
+	const url = "mongodb+srv://bob:s3cret@cluster0.example.net/db"
+	said := ""
+	_, err := Connect(t.Context(), url, 0, func(reason string) { said = reason; back.Store(true) })
+	if !strings.Contains(said, "name service") {
+		t.Errorf("it said %q", said)
+	}
+	if Code(err) != ExitUsage || !errors.Is(err, fencepost.ErrURL) { // the last answer: there is no such name
+		t.Errorf("exit code %d: %v", Code(err), err)
+	}
+	back.Store(false)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	_, err = Await(t.Context(), "h", time.Nanosecond, func(string) {}, func(context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
+	if err == nil || !strings.Contains(err.Error(), "--connect-timeout") || !strings.Contains(err.Error(), "name service") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("at the end of the time: %v", err)
+	}
 }

@@ -150,7 +150,10 @@ func checkPlace(address, database, collection string) error {
 // at most 10 s if no server answers. A [*slots.RefusedError] is permanent and needs an operator;
 // other errors may be temporary. No error contains a secret.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
-	co, database, err := mongourl.Parse(url)
+	co, database, err := mongourl.Parse(ctx, url)
+	if reason, _ := mongoerr.Passing(err); reason != "" {
+		return nil, fmt.Errorf("slots in MongoDB: %w", err)
+	}
 	if err != nil {
 		return nil, &slots.RefusedError{Store: "slots in MongoDB", Reason: "the URL is wrong", Err: err,
 			Remedy: "it looks like mongodb://host:27017/database"}
@@ -166,9 +169,9 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 		co.SetAppName("fencepost-slots")
 	}
 	failures := mongoerr.Watch(co)
-	client, err := mongo.Connect(co)
+	client, err := mongourl.Connect(ctx, url, co)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", o.Address, redact.Password(err.Error(), url))
+		return nil, fmt.Errorf("slots in MongoDB: %w", err)
 	}
 	s, err := New(client.Database(database), o)
 	if err == nil {
