@@ -180,6 +180,7 @@ func TestContextEndsTheWaitForRoom(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		// So does Close.
+		b.givesUp = true
 		if err := b.Send(t.Context(), queue.Message{Type: "orders"}, func(r queue.Result) {
 			if r.Status != queue.Rejected || !errors.Is(r.Err, queue.ErrClosed) {
 				t.Errorf("got %+v", r)

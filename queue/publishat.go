@@ -11,8 +11,8 @@ import (
 //
 // The ID is that of the delayed message, to find or cancel it; promotion gives it another.
 func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, payload []byte, headers map[string]string) (ID, error) {
-	if due.IsZero() {
-		due = time.UnixMilli(0)
+	if first := time.UnixMilli(0); due.Before(first) { // a Message with the zero time would not be delayed
+		due = first
 	}
 	r := p.PublishAll(ctx, []Message{{Type: typ, Payload: payload, Headers: headers, Due: due}})[0]
 	return r.ID, r.Err

@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -100,6 +101,10 @@ type Publisher struct {
 	streamsWG sync.WaitGroup
 	announcer *announcer
 
+	closeOnce sync.Once
+	closeDone chan struct{}
+	closeErr  error // set before closeDone is closed
+
 	mu         sync.Mutex
 	closed     bool
 	stopped    bool               // closed, and messages that were not sent are rejected
@@ -141,6 +146,9 @@ func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (
 	if err := opt.validate(); err != nil {
 		return nil, err
 	}
+	if q == nil {
+		return nil, errors.New("publisher: there is no queue to publish to (nil); pass one, such as the Queue of a fencepost.Backend")
+	}
 	now, err := q.Now(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("publisher: read the queue's clock: %w", err)
@@ -156,6 +164,7 @@ func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (
 		space:      semaphore.NewWeighted(opt.BufferBytes),
 		streams:    map[string]*stream{},
 		registered: map[string]bool{},
+		closeDone:  make(chan struct{}),
 	}
 	p.sending, p.giveUp = context.WithCancelCause(context.Background())
 	p.accepting, p.refuse = context.WithCancel(context.Background())
@@ -282,12 +291,40 @@ func (p *Publisher) Stats() PublisherStats {
 	return s
 }
 
+// closeGrace is how long Close waits, after the end of its context, for attempts that it has cancelled and for callbacks.
+const closeGrace = 2 * time.Second
+
 // Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for
 // the publisher's goroutines. That can take as long as the queue is unreachable (RepeatFor) or a
 // backlog is full (BacklogWait), and 45 s more after a failure: pass a context with a deadline. If ctx
 // ends first, messages that were sent become Unknown, others Rejected, and the error says how many.
-// Closing twice is no error. Close does not close the queue.
+// Callbacks (of Send, OnRepeat, Resume.Save) that then do not return within 2 s may still run after
+// Close, and so may those of the messages behind them: the error says so.
+//
+// The first call decides: later ones wait, until their own ctx ends, for its result and return it.
+// Close does not close the queue.
 func (p *Publisher) Close(ctx context.Context) error {
+	first := false
+	p.closeOnce.Do(func() { first = true })
+	if first {
+		p.closeErr = p.shutdown(ctx)
+		close(p.closeDone)
+	}
+	select {
+	case <-p.closeDone:
+		return p.closeErr
+	default:
+	}
+	select {
+	case <-p.closeDone:
+		return p.closeErr
+	case <-ctx.Done():
+		return fmt.Errorf("publisher: an earlier call of Close has not ended: %w", context.Cause(ctx))
+	}
+}
+
+// shutdown is the first Close.
+func (p *Publisher) shutdown(ctx context.Context) error {
 	p.end(false)
 	finished := make(chan struct{})
 	go func() { p.streamsWG.Wait(); p.announcer.close(); close(finished) }()
@@ -299,7 +336,13 @@ func (p *Publisher) Close(ctx context.Context) error {
 	}
 	left := p.Stats().Buffered
 	p.giveUp(fmt.Errorf("publisher %w before the batch was settled: %w", ErrClosed, context.Cause(ctx)))
-	<-finished // bounded: every Insert ends with its context
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
+	select {
+	case <-finished: // usually at once: every Insert ends with its context
+	case <-grace.C:
+		return fmt.Errorf("publisher: closed with %d messages unsettled, while a callback runs that does not return (it must be quick): %w", left, context.Cause(ctx))
+	}
 	if left == 0 {
 		return nil
 	}

@@ -64,9 +64,10 @@ func (r *recorder) inserts() []attempt {
 // bench is a publisher in front of a recorder, faults and a memory queue.
 type bench struct {
 	*queue.Publisher
-	rec    *recorder
-	faulty *queuetest.Faulty
-	mem    *queuetest.Memory
+	rec     *recorder
+	faulty  *queuetest.Faulty
+	mem     *queuetest.Memory
+	givesUp bool // Close ends before all is settled
 }
 
 // onVirtualTime runs a test in a bubble, with a publisher that is closed at the end.
@@ -82,9 +83,10 @@ func onVirtualTime(t *testing.T, opt queue.PublisherOptions, latency time.Durati
 		}
 		b.Publisher = p
 		defer func() {
-			if err := p.Close(context.Background()); err != nil {
+			if err := p.Close(context.Background()); (err != nil) != b.givesUp {
 				t.Errorf("Close: %v", err)
 			}
+			synctest.Wait() // a callback may have returned only now
 			if n := p.Streams(); n != 0 {
 				t.Errorf("%d streams are left after Close", n)
 			}
@@ -575,6 +577,23 @@ func TestDelayedMessagesSortBehindALostNumber(t *testing.T) {
 	}
 }
 
+// A time in the past means as soon as possible, however long ago it is.
+func TestPublishAtATimeInThePast(t *testing.T) {
+	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+		for _, due := range []time.Time{{}, time.Unix(-1, 0), time.Date(-4000, 1, 1, 0, 0, 0, 0, time.UTC), time.UnixMilli(0), b.Now().Add(-time.Minute)} {
+			if _, err := b.PublishAt(t.Context(), due, "orders", nil, nil); err != nil {
+				t.Errorf("%v: %v", due, err)
+			}
+		}
+		if _, err := b.PublishAfter(t.Context(), -1<<63, "orders", nil, nil); err != nil {
+			t.Errorf("the shortest delay: %v", err)
+		}
+		if due, ok, err := b.mem.NextDue(t.Context()); err != nil || !ok || due.After(b.Now()) {
+			t.Errorf("the first is due at %v, %t, %v", due, ok, err)
+		}
+	})
+}
+
 // The caller modifies its payload and headers while the message waits to be sent.
 func TestWaitingMessagesAreTheirOwn(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{Linger: time.Second}, 0, func(t *testing.T, b *bench) {
@@ -811,6 +830,7 @@ func TestCloseGivesUpWithItsContext(t *testing.T) {
 			}
 		}
 		synctest.Wait()
+		b.givesUp = true
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -823,6 +843,88 @@ func TestCloseGivesUpWithItsContext(t *testing.T) {
 		}
 		const u, r = queue.Unknown, queue.Rejected
 		if !slices.Equal(got, []queue.Status{u, u, r, r, r}) {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// A callback that does not return must not keep a program from ending in time.
+func TestCloseDoesNotWaitForCallbacks(t *testing.T) {
+	const grace = 2 * time.Second
+	returns := make(chan struct{})
+	block := func() { <-returns }
+	for name, opt := range map[string]queue.PublisherOptions{
+		"done":     {},
+		"OnRepeat": {OnRepeat: func(queue.Repeat) { block() }},
+		"Save":     {Resume: &queue.Resume{Type: "orders", Save: func(queue.Checkpoint) error { block(); return nil }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onVirtualTime(t, opt, 0, func(t *testing.T, b *bench) {
+				returns, b.givesUp = make(chan struct{}), true
+				b.failInserts(queuetest.Fault{Kind: queuetest.Lost}) // so that there is a repetition
+				for range 2 {
+					if err := b.Send(t.Context(), queue.Message{Type: "orders"}, func(queue.Result) { block() }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				begin := time.Now()
+				err := b.Close(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "a callback") {
+					t.Errorf("got %v", err)
+				}
+				if d := time.Since(begin); d != time.Hour+grace {
+					t.Errorf("took %v", d)
+				}
+				if again := b.Close(t.Context()); again != err {
+					t.Errorf("the second Close: %v", again)
+				}
+				close(returns)
+			})
+		})
+	}
+}
+
+// All calls of Close have one result, that of the first.
+func TestEachCloseReturnsTheFirstResult(t *testing.T) {
+	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+		b.givesUp = true
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(1)})
+		var got []queue.Status
+		for range 2 {
+			if err := b.Send(t.Context(), queue.Message{Type: "orders"}, func(r queue.Result) { got = append(got, r.Status) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in := func(d time.Duration) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		const longer = 3 * time.Second
+		results := make(chan error, 3)
+		go func() { results <- b.Close(in(longer)) }()
+		synctest.Wait()
+		begin := time.Now()
+		if err := b.Close(in(time.Second)); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "earlier call") || time.Since(begin) != time.Second {
+			t.Errorf("a shorter context: %v after %v", err, time.Since(begin))
+		}
+		for range 2 {
+			go func() { results <- b.Close(t.Context()) }()
+		}
+		first := <-results
+		if !errors.Is(first, context.DeadlineExceeded) || !strings.Contains(first.Error(), "1 messages") || time.Since(begin) != longer {
+			t.Errorf("%v after %v", first, time.Since(begin))
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, err := range []error{<-results, <-results, b.Close(t.Context()), b.Close(ended)} {
+			if err != first {
+				t.Errorf("got %v, want %v", err, first)
+			}
+		}
+		if !slices.Equal(got, []queue.Status{queue.Stored, queue.Rejected}) {
 			t.Errorf("got %v", got)
 		}
 	})
@@ -918,6 +1020,9 @@ func TestNewPublisherRefusesBadOptionsAndDeadQueues(t *testing.T) {
 	}
 	closed := queuetest.NewMemory()
 	closed.Close()
+	if _, err := queue.NewPublisher(t.Context(), nil, queue.PublisherOptions{}); err == nil || !strings.Contains(err.Error(), "no queue") {
+		t.Errorf("without a queue: %v", err)
+	}
 	if _, err := queue.NewPublisher(t.Context(), closed, queue.PublisherOptions{}); !errors.Is(err, queue.ErrClosed) {
 		t.Errorf("closed queue: %v", err)
 	}

@@ -64,7 +64,8 @@ const MaxSize = MaxPayload + MaxHeaders + MaxHeaderCount*headerOverhead + messag
 // KeyHeader is the header with a message's idempotency key, 1 to 255 bytes. Of the messages of a type
 // that have the same key and are published within the worker's dedupe window, the file gets one. Use
 // it in programs that may publish the same thing twice, for example after a restart. The retries of a
-// Publisher need no key.
+// Publisher need no key. Header names are compared byte for byte: in another spelling, such as
+// Idempotency-Key, it is a header without a meaning.
 const KeyHeader = "idempotency-key"
 
 // MaxKeyLen is the longest idempotency key, in bytes.
@@ -79,7 +80,7 @@ type Message struct {
 	Headers map[string]string // nil when there are none
 
 	// Due, if set, delays a message: it becomes a normal one at that time by the queue's clock, see
-	// Publisher.PublishAt. Messages that Fetch returns never have it.
+	// Publisher.PublishAt. It is from 1970 to MaxDue. Messages that Fetch returns never have it.
 	Due time.Time
 
 	// Incomplete is set by Fetch when the backend cannot decode all of a message: an earlier version
