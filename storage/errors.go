@@ -470,6 +470,8 @@ func ioError(op, path string, err error) error {
 	switch {
 	case isNoSpace(err):
 		return noSpace(path, 0, err)
+	case errors.Is(err, syscall.ENOTDIR):
+		remedy = "; name a directory: this, or one that it would be in, is a file"
 	case errors.Is(err, syscall.EROFS):
 		remedy = "; the file system is read-only (after a disk error ext4 remounts itself so: see the kernel log)"
 	case errors.Is(err, syscall.ELOOP):

@@ -66,7 +66,8 @@ func (osFS) Stat(name string) (Info, error) {
 
 func (osFS) Type(dir string) (FSType, error) {
 	var st unix.Statfs_t
-	_, err := retryEINTR(func() (int, error) { return 0, unix.Statfs(filepath.Clean(dir), &st) })
+	// With the dot a file is an error.
+	_, err := retryEINTR(func() (int, error) { return 0, unix.Statfs(filepath.Clean(dir)+"/.", &st) })
 	if err != nil {
 		return FSType{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}

@@ -2,7 +2,9 @@ package storage
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,4 +32,25 @@ func TestSyncProbesTheJournal(t *testing.T) {
 		}
 	}
 	unix.Close(fd)
+}
+
+// TestADirectoryThatIsAFile: a check finds what Open would fail with.
+func TestADirectoryThatIsAFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckDirectory(dir, Options{AllowOverlay: true}); err != nil {
+		t.Skip(err)
+	}
+	for path, wants := range map[string]string{dir + "/new/er": "", dir + "/link": "", file: "name a directory", file + "/new": "name a directory"} {
+		err := CheckDirectory(path, Options{AllowOverlay: true})
+		if (err == nil) != (wants == "") || err != nil && !strings.Contains(err.Error(), wants) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }

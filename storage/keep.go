@@ -25,7 +25,7 @@ type KeepOptions struct {
 	Registered Entry // the registry's entry of the type; it may be stale
 
 	Age      time.Duration // removes files that were sealed longer ago than this; 0 = none by age
-	Now      time.Time     // the time that Age counts back from
+	Now      time.Time     // the time that Age counts back from; defaults to this machine's
 	Size     int64         // removes the oldest files until the rest have at most this many bytes in total; 0 = none by size
 	Replaced bool          // removes files that a compaction or repair replaced, after reading the whole file with their messages
 
@@ -55,6 +55,12 @@ type OldFile struct {
 // its age.
 func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, error) {
 	o.FS = orOS(o.FS)
+	if o.Age < 0 || o.Size < 0 {
+		return &KeepReport{}, errors.New("storage: keep: Age and Size must not be negative; 0 removes nothing because of it")
+	}
+	if o.Now.IsZero() {
+		o.Now = time.Now()
+	}
 	k := &keeping{KeepOptions: o, ctx: ctx, dir: dir, typ: typ, r: &KeepReport{}}
 	if err := k.begun(); err != nil {
 		return k.r, err

@@ -77,6 +77,9 @@ func TestKeep(t *testing.T) {
 		"all are old": {func(o *storage.KeepOptions, _ []int64) {
 			o.Age, o.Now = time.Hour, o.Now.Add(2*time.Hour)
 		}, []uint64{1, 2, 3}},
+		"all are old by this machine's clock": {func(o *storage.KeepOptions, _ []int64) {
+			o.Age, o.Now = time.Nanosecond, time.Time{}
+		}, []uint64{1, 2, 3}},
 		"there is room":         {func(o *storage.KeepOptions, s []int64) { o.Size = s[0] + s[1] + s[2] + s[3] }, nil},
 		"a byte too many":       {func(o *storage.KeepOptions, s []int64) { o.Size = s[0] + s[1] + s[2] + s[3] - 1 }, []uint64{1}},
 		"room for two":          {func(o *storage.KeepOptions, s []int64) { o.Size = s[2] + s[3] }, []uint64{1, 2}},
@@ -178,6 +181,15 @@ func TestKeepRefuses(t *testing.T) {
 	r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: tap, Registered: x.Entry, Size: 1})
 	if err != nil || len(r.Old) > 0 || len(r.Kept) != 4 {
 		t.Errorf("%v is removed of %+v: %v", old(r), r.Kept, err)
+	}
+}
+
+// TestKeepOfNegativeOptions: they are mistakes, and would remove nothing.
+func TestKeepOfNegativeOptions(t *testing.T) {
+	for _, o := range []storage.KeepOptions{{Age: -1}, {Size: -1}} {
+		if r, err := storage.Keep(t.Context(), t.TempDir(), "orders", o); err == nil || !strings.Contains(err.Error(), "negative") || r == nil {
+			t.Errorf("%+v: %v, %v", o, r, err)
+		}
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 //	               other       unclear: x may exist, or appear at any later time
 //
 // A name is 1 to 500 bytes of a-z, 0-9, '.', '_', '-' and '/': parts between slashes, none of them
-// empty, "." or "..". Names contain types, see package storage.
+// empty, "." or "..". Names contain types, see package storage. Create, Read, Size and Delete refuse
+// every other name with a *RefusedError: it could lead out of the store.
 //
 // All methods are safe for concurrent use. Their errors name the store and contain no secrets. They
 // make one attempt: the caller decides whether to retry. They return soon after ctx has ended.

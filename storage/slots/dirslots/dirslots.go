@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
 
 const (
@@ -108,6 +109,9 @@ func (s *Store) explain(err error) error {
 
 // Create implements slots.Store.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
+	if err := slotname.Check(s, name); err != nil {
+		return err
+	}
 	if len(data) > maxValue {
 		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
@@ -242,6 +246,9 @@ func (s *Store) syncDir(dir string) error {
 // Opening a folder makes the client check with the server whether the folder has changed (close-to-open
 // consistency), and if so, drop its cache of the names in it.
 func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
+	if err := slotname.Check(s, name); err != nil {
+		return nil, err
+	}
 	again := true
 	for try := 1; ; try++ {
 		if err := ctx.Err(); err != nil {
@@ -323,6 +330,11 @@ func (s *Store) entries(ctx context.Context, folder string) ([]fs.DirEntry, erro
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if folder != "" {
+		if err := slotname.Check(s, folder); err != nil {
+			return nil, err
+		}
+	}
 	all, err := os.ReadDir(s.path(folder))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
@@ -359,18 +371,21 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
+	var all []string
 	for _, e := range found {
-		if e.IsDir() && (folder != "" || e.Name() != tempFolder) {
-			names = append(names, e.Name())
+		if e.IsDir() && slotname.Valid(e.Name()) && (folder != "" || e.Name() != tempFolder) {
+			all = append(all, e.Name())
 		}
 	}
-	return names, nil
+	return all, nil
 }
 
 // Delete implements slots.Store. Folders stay.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := slotname.Check(s, name); err != nil {
 		return err
 	}
 	err := os.Remove(s.path(name))

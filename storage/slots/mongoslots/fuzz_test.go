@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
 
 // FuzzDecodeValue: documents of slots. A value has the length that its document states, and a listing has only valid names.
@@ -27,8 +29,8 @@ func FuzzDecodeValue(f *testing.F) {
 			t.Fatalf("%d bytes of %x", len(data), raw)
 		}
 		e, ok := decodeEntry(raw, "orders/")
-		if rest := strings.TrimPrefix(e.Name, "orders/"); ok && (!validName(e.Name) || strings.Contains(rest, "/") || strings.Contains(e.Name, "..")) {
-			if part := strings.Split(e.Name, "/"); len(part) > 2 || !validName(e.Name) {
+		if rest := strings.TrimPrefix(e.Name, "orders/"); ok && (!slotname.Valid(e.Name) || strings.Contains(rest, "/") || strings.Contains(e.Name, "..")) {
+			if part := strings.Split(e.Name, "/"); len(part) > 2 || !slotname.Valid(e.Name) {
 				t.Fatalf("listed %+v", e)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
 
 // The names of a folder are a range of the index of _id, which sorts strings by their bytes.
@@ -54,7 +55,7 @@ func (r span) filter(more ...bson.E) bson.D {
 // List returns the values of a folder, see [slots.Store.List].
 func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) {
 	if folder != "" {
-		if err := s.checkName(folder); err != nil {
+		if err := slotname.Check(s, folder); err != nil {
 			return nil, err
 		}
 	}
@@ -79,7 +80,7 @@ func (s *Store) list(ctx context.Context, folder string, r span, n int) ([]slots
 
 // Between returns a part of the values of a folder, see [slots.Ordered.Between].
 func (s *Store) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
-	if err := s.checkName(folder); err != nil {
+	if err := slotname.Check(s, folder); err != nil {
 		return nil, err
 	}
 	r := folderSpan(folder)
@@ -93,7 +94,7 @@ func (s *Store) Between(ctx context.Context, folder, from, to string, n int) ([]
 //
 //	aggregate $match {_id: {$gte, $lt}}, $group; index: _id
 func (s *Store) Count(ctx context.Context, folder string) (int, error) {
-	if err := s.checkName(folder); err != nil {
+	if err := slotname.Check(s, folder); err != nil {
 		return 0, err
 	}
 	n, err := s.majority.CountDocuments(alone(ctx), folderSpan(folder).filter())
@@ -105,7 +106,7 @@ func (s *Store) Count(ctx context.Context, folder string) (int, error) {
 
 // Last returns the last value of a folder, see [slots.Ordered.Last].
 func (s *Store) Last(ctx context.Context, folder string) (slots.Entry, error) {
-	if err := s.checkName(folder); err != nil {
+	if err := slotname.Check(s, folder); err != nil {
 		return slots.Entry{}, err
 	}
 	for r := folderSpan(folder); ; {
@@ -153,7 +154,7 @@ func (s *Store) lastValue(ctx context.Context, r span) (e slots.Entry, before st
 // Folders returns the folders of a folder, see [slots.Store.Folders].
 func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 	if folder != "" {
-		if err := s.checkName(folder); err != nil {
+		if err := slotname.Check(s, folder); err != nil {
 			return nil, err
 		}
 	}
@@ -168,7 +169,7 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 			slices.Sort(list)
 			return list, nil
 		}
-		if validName(*part) {
+		if slotname.Valid(*part) {
 			list = append(list, *part)
 		}
 		r.from = r.prefix + *part + "0"
@@ -245,5 +246,5 @@ func errNotAsked(name string) error {
 func decodeEntry(raw bson.Raw, prefix string) (e slots.Entry, ok bool) {
 	name, _ := raw.Lookup("_id").StringValueOK()
 	n, ok := raw.Lookup("n").Int64OK()
-	return slots.Entry{Name: name, Size: n}, ok && validName(name) && !strings.Contains(strings.TrimPrefix(name, prefix), "/")
+	return slots.Entry{Name: name, Size: n}, ok && slotname.Valid(name) && !strings.Contains(strings.TrimPrefix(name, prefix), "/")
 }

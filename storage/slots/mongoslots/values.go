@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
-
-const maxName = 500 // bytes
 
 // durable is the write concern of inserts and deletions, regardless of URL and client.
 //
@@ -24,7 +22,7 @@ var durable = bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}
 // Create stores a value, see [slots.Store.Create]: it inserts the document. Index: _id; its uniqueness
 // decides.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
-	if err := s.checkName(name); err != nil {
+	if err := slotname.Check(s, name); err != nil {
 		return err
 	}
 	if len(data) > MaxValue {
@@ -75,7 +73,7 @@ func (s *Store) exists(ctx context.Context, name string) error {
 
 // Delete removes a value, see [slots.Store.Delete]: it deletes {_id: name}. Index: _id.
 func (s *Store) Delete(ctx context.Context, name string) error {
-	if err := s.checkName(name); err != nil {
+	if err := slotname.Check(s, name); err != nil {
 		return err
 	}
 	_, err := s.write(ctx, bson.D{
@@ -141,7 +139,7 @@ func (s *Store) foreign(name string) error {
 
 // find finds {_id: name}. Index: _id.
 func (s *Store) find(ctx context.Context, doing, name string, want bson.D) (bson.Raw, error) {
-	if err := s.checkName(name); err != nil {
+	if err := slotname.Check(s, name); err != nil {
 		return nil, err
 	}
 	raw, err := s.findIn(ctx, s.majority, name, want)
@@ -180,29 +178,6 @@ func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bs
 		return nil, err
 	}
 	return s.findIn(bounded, s.majority, name, want)
-}
-
-func (s *Store) checkName(name string) error {
-	if !validName(name) {
-		return s.refused("use", "a name", fmt.Sprintf("%.600q is not the name of a value", name),
-			"it has 1 to 500 bytes of a-z, 0-9, '.', '_', '-' and '/', "+
-				"and no part between slashes is empty, '.' or '..'", nil)
-	}
-	return nil
-}
-
-func validName(name string) bool {
-	if len(name) > maxName {
-		return false
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || part == "." || part == ".." {
-			return false
-		}
-	}
-	return !strings.ContainsFunc(name, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._-/", c)
-	})
 }
 
 func byName(name string) bson.D { return bson.D{{Key: "_id", Value: name}} }

@@ -39,6 +39,7 @@ import (
 
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
 
 const maxValue = 64 << 20 // S3 accepts more in one request, but a request must end in time
@@ -133,6 +134,9 @@ func (s *Store) bucket() *string { return aws.String(s.addr.bucket) }
 
 // Create implements slots.Store.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
+	if err := slotname.Check(s, name); err != nil {
+		return err
+	}
 	if len(data) > maxValue {
 		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
@@ -160,6 +164,9 @@ func (s *Store) object(name string, data []byte) *s3.PutObjectInput {
 
 // Read implements slots.Store.
 func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
+	if err := slotname.Check(s, name); err != nil {
+		return nil, err
+	}
 	out, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: s.bucket(), Key: s.key(name)})
 	// rule: a value is absent only if the store reports its key missing. A 404 can also come from a
 	// proxy, or be about the bucket.
@@ -195,6 +202,9 @@ func (s *Store) noLength(name string) error {
 
 // Size implements slots.Store.
 func (s *Store) Size(ctx context.Context, name string) (int64, error) {
+	if err := slotname.Check(s, name); err != nil {
+		return 0, err
+	}
 	out, err := s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: s.bucket(), Key: s.key(name)})
 	if statusOf(err) == 404 {
 		// rule: without its bucket nothing is known about a value: the answer to HEAD does not tell
@@ -271,6 +281,9 @@ func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
 
 // Delete implements slots.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
+	if err := slotname.Check(s, name); err != nil {
+		return err
+	}
 	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: s.bucket(), Key: s.key(name)})
 	if codeOf(err) == "NoSuchKey" { // S3 does not return this; some gateways do
 		return nil

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/internal/slotname"
 )
 
 // Mem is a store in memory. It is safe for concurrent use and never blocks.
@@ -59,6 +60,9 @@ func pathError(op, name string, err error) error { return &fs.PathError{Op: op, 
 
 // Create implements slots.Store.
 func (m *Mem) Create(ctx context.Context, name string, data []byte) error {
+	if err := slotname.Check(m, name); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,6 +80,9 @@ func (m *Mem) Create(ctx context.Context, name string, data []byte) error {
 
 // Read implements slots.Store.
 func (m *Mem) Read(ctx context.Context, name string) ([]byte, error) {
+	if err := slotname.Check(m, name); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -156,6 +163,9 @@ func (m *Mem) Folders(ctx context.Context, folder string) ([]string, error) {
 
 // Delete implements slots.Store.
 func (m *Mem) Delete(ctx context.Context, name string) error {
+	if err := slotname.Check(m, name); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}

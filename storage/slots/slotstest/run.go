@@ -22,7 +22,7 @@ func Run(t *testing.T, open func(t *testing.T) slots.Store) {
 		run  func(*testing.T, slots.Store, func(*testing.T) slots.Store)
 	}{
 		{"values", values}, {"the first value stays", firstStays}, {"missing values", absent}, {"large values", large}, {"racers", race},
-		{"listings", listings}, {"parts of listings", parts}, {"many values", many}, {"folders", folders}, {"delete", deletes}, {"a context that ended", ended}, {"probe", probe},
+		{"listings", listings}, {"parts of listings", parts}, {"many values", many}, {"folders", folders}, {"delete", deletes}, {"names", names}, {"a context that ended", ended}, {"probe", probe},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open(t), open) })
 	}
@@ -261,6 +261,24 @@ func deletes(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 			t.Errorf("%s is %q, %v", name, got, err)
 		}
 	}
+}
+
+// names: a name that breaks the rules is refused, and never taken for a value that exists or does not: it may be outside of the store.
+func names(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
+	ctx := t.Context()
+	long := "names/" + strings.Repeat("a/", 246) + "aaa"
+	for _, name := range []string{"", ".", "..", "/", "../x", "names/../../x", "names/..", "/names", "names/", "names//a", "names/./a", "names/A", "names/a b", "names/\x00", "names/é", "names\\a", long} {
+		_, read := s.Read(ctx, name)
+		_, size := s.Size(ctx, name)
+		for op, err := range map[string]error{"create": s.Create(ctx, name, []byte("x")), "read": read, "size": size, "delete": s.Delete(ctx, name)} {
+			if !errors.As(err, new(*slots.RefusedError)) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s of %q: %v", op, name, err)
+			}
+		}
+	}
+	most := long[:len(long)-1] // the longest
+	must(t, s.Create(ctx, most, []byte("x")))
+	must(t, s.Delete(ctx, most))
 }
 
 // ended: every request fails if its context has ended, with an error that is not a clear answer.
