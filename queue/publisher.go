@@ -298,8 +298,8 @@ const closeGrace = 2 * time.Second
 // the publisher's goroutines. That can take as long as the queue is unreachable (RepeatFor) or a
 // backlog is full (BacklogWait), and 45 s more after a failure: pass a context with a deadline. If ctx
 // ends first, messages that were sent become Unknown, others Rejected, and the error says how many.
-// Callbacks (of Send, OnRepeat, Resume.Save) that then do not return within 2 s may still run after
-// Close, and so may those of the messages behind them: the error says so.
+// A callback (of Send, OnRepeat, Resume.Save) or a request to the queue that then does not return within
+// 2 s may still run after Close, and so may the callbacks of the messages behind it: the error says so.
 //
 // The first call decides: later ones wait, until their own ctx ends, for its result and return it.
 // Close does not close the queue.
@@ -341,7 +341,7 @@ func (p *Publisher) shutdown(ctx context.Context) error {
 	select {
 	case <-finished: // usually at once: every Insert ends with its context
 	case <-grace.C:
-		return fmt.Errorf("publisher: closed with %d messages unsettled, while a callback runs that does not return (it must be quick): %w", left, context.Cause(ctx))
+		return fmt.Errorf("publisher: closed with %d messages unsettled, while a callback, which must be quick, or a request to the queue has not returned: %w", left, context.Cause(ctx))
 	}
 	if left == 0 {
 		return nil

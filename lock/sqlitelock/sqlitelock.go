@@ -70,9 +70,9 @@ func Open(ctx context.Context, path string) (lock.Store, error) {
 	return s, err
 }
 
-// OpenIn keeps locks in a database that is already open, and that stays open when the store is closed. Operations that
-// wait concurrently share a transaction with the other writers of that handle, so they do not compete with them for the
-// file.
+// OpenIn keeps locks in the database of an embedded queue: db is what sqlitequeue.Queue.Database returns. It stays open when the store
+// is closed, so close the locks before the queue. Operations that wait concurrently share a transaction with the other writers of that
+// handle, so they do not compete with them for the file.
 func OpenIn(ctx context.Context, db *sqlitedb.DB) (lock.Store, error) {
 	return newStore(ctx, db, func() error { return nil })
 }

@@ -173,7 +173,8 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 // Close implements queue.Queue. It waits for transactions in progress. Closing twice is no error.
 func (q *Queue) Close() error { return explain("close", q.db.Close()) }
 
-// Database returns the open database, for other data that is kept in it. It is closed with the queue.
+// Database returns the open database, to pass it to sqlitelock.OpenIn, so that queue and locks share one handle; it is good for nothing
+// else, and its type is internal. It is closed with the queue.
 func (q *Queue) Database() *sqlitedb.DB { return q.db }
 
 // Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or
