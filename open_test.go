@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -61,6 +62,19 @@ func TestANameServerThatDoesNotAnswer(t *testing.T) {
 		check(t, err, queue.ErrUnreachable)
 		if err != nil && !strings.Contains(err.Error(), "name servers") {
 			t.Errorf("no remedy: %v", err)
+		}
+	})
+	t.Run("it fails later", func(t *testing.T) { // the driver looks the hosts up several times
+		for most := range int64(8) {
+			var asked atomic.Int64
+			fake.Names(t, func(context.Context) byte {
+				if asked.Add(1) > most {
+					return fake.NameServerFails
+				}
+				return fake.HostsFound
+			})
+			_, err := fencepost.Open(t.Context(), url+"?serverSelectionTimeoutMS=1")
+			check(t, err, queue.ErrUnreachable)
 		}
 	})
 	t.Run("no such name", func(t *testing.T) {
