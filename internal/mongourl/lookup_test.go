@@ -15,7 +15,7 @@ import (
 // Without the end of a context a look-up ends, too, before the driver's own does.
 func TestLookUpIsBounded(t *testing.T) {
 	fake.Names(t, func(context.Context) byte { return fake.NoSuchName })
-	_, _, _ = mongourl.Parse(t.Context(), "mongodb+srv://cluster0.example.net") // package net reads its configuration, outside of the bubble
+	_, _, _ = mongourl.Parse(t.Context(), "mongodb+srv://cluster0.example.net") // so that package net reads its configuration, outside of the bubble
 	fake.Names(t, func(question context.Context) byte { <-question.Done(); return 0 })
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

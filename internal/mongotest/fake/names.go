@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 )
 
@@ -17,14 +18,17 @@ const (
 	NoSuchName      = 3
 )
 
-// Names makes this process ask a name server of the test's own, until the test ends. answer gets a context that ends when the caller
-// no longer waits. Tests with it must not run in parallel.
-func Names(t testing.TB, answer func(ctx context.Context) byte) {
-	t.Helper()
-	before := net.DefaultResolver
-	t.Cleanup(func() { net.DefaultResolver = before })
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		code := answer(ctx)
+// names is the answer of the test's name server; nil: names are looked up as usual.
+var names atomic.Pointer[func(ctx context.Context) byte]
+
+// The resolver is replaced before anything uses it: look-ups that a test has abandoned may still read it.
+func init() {
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		answer := names.Load()
+		if answer == nil {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}
+		code := (*answer)(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -32,6 +36,14 @@ func Names(t testing.TB, answer func(ctx context.Context) byte) {
 		go answerName(server, code)
 		return client, nil
 	}}
+}
+
+// Names makes this process ask a name server of the test's own, until the test ends. answer gets a context that ends when the caller
+// no longer waits. Tests with it must not run in parallel.
+func Names(t testing.TB, answer func(ctx context.Context) byte) {
+	t.Helper()
+	before := names.Swap(&answer)
+	t.Cleanup(func() { names.Store(before) })
 }
 
 // answerName answers a question, in the form of DNS over TCP (RFC 1035, 4.1 and 4.2.2).
