@@ -31,8 +31,9 @@ import (
 type Handler interface {
 	// Handle handles msgs, which are of one type and in order. If it returns nil, all of them are
 	// acknowledged. If it returns an error, they are passed to Handle again, together or in smaller
-	// batches; a *BatchError instead has the outcome of each message. A panic counts as an error. ctx
-	// ends when the lease is lost, with the loss as its cause, and after Handling.Timeout.
+	// batches; a *BatchError instead has the outcome of each message. A panic counts as an error, and
+	// so does runtime.Goexit, which t.FailNow calls: each call has a goroutine of its own. ctx ends when
+	// the lease is lost, with the loss as its cause, and after Handling.Timeout.
 	//
 	// Handle may keep the messages, but not the slice.
 	Handle(ctx context.Context, lease Lease, msgs []queue.Message) error
@@ -69,16 +70,21 @@ type Middleware func(Handler) Handler
 // Each makes a Handler from a function for one message. When f fails, the messages before the failing
 // one are acknowledged, only that one counts as failed, and the messages after it are not tried.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
-	one := HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error { return f(ctx, lease, msgs[0]) })
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
-		for i := range msgs {
-			err := ErrNotTried
-			if ctx.Err() == nil {
-				err = call(ctx, one, lease, msgs[i:i+1])
+		i := 0
+		err := guard(func() error {
+			for ; i < len(msgs); i++ {
+				if ctx.Err() != nil {
+					return ErrNotTried
+				}
+				if err := f(ctx, lease, msgs[i]); err != nil {
+					return err
+				}
 			}
-			if err != nil {
-				return batchError(len(msgs), i, err)
-			}
+			return nil
+		})
+		if err != nil {
+			return batchError(len(msgs), i, err)
 		}
 		return nil
 	})
@@ -163,6 +169,9 @@ type BatchError struct {
 }
 
 func (e *BatchError) Error() string {
+	if e == nil { // a nil pointer in an error is not nil, and does not say which messages are handled
+		return "the handler returned a nil *BatchError as its error; return nil itself if all messages are handled"
+	}
 	failed, first := 0, error(nil)
 	for _, err := range e.Errs {
 		if err != nil && !errors.Is(err, ErrNotTried) {
@@ -175,7 +184,12 @@ func (e *BatchError) Error() string {
 }
 
 // Unwrap returns the errors of the messages.
-func (e *BatchError) Unwrap() []error { return e.Errs }
+func (e *BatchError) Unwrap() []error {
+	if e == nil {
+		return nil
+	}
+	return e.Errs
+}
 
 // batchError is the outcome of n messages of which those before i are handled, i failed with err, and
 // the others were not tried.
@@ -210,14 +224,25 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// call calls h, and turns a panic into an error.
-func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{v, debug.Stack()}
-		}
+// errGoexit is the error of a Handler that ended its goroutine.
+var errGoexit = errors.New("the handler ended its goroutine with runtime.Goexit, as t.FailNow and testify's require do; return an error instead")
+
+// guard calls f, and turns a panic or runtime.Goexit into an error. f gets a goroutine of its own, because Goexit cannot be
+// stopped: it would end the goroutine of the session.
+func guard(f func() error) error {
+	err := errGoexit // unless f returns or panics
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() {
+			if v := recover(); v != nil {
+				err = &PanicError{v, debug.Stack()}
+			}
+		}()
+		err = f()
 	}()
-	return h.Handle(ctx, lease, msgs)
+	<-ended
+	return err
 }
 
 // narrow passes msgs to h and returns the outcome of each, as in a BatchError. If they fail as a
@@ -227,7 +252,7 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 	if ctx.Err() != nil {
 		return batchError(len(msgs), 0, ErrNotTried).Errs
 	}
-	err := call(ctx, h, lease, msgs)
+	err := guard(func() error { return h.Handle(ctx, lease, msgs) })
 	// rule: a wrapped BatchError does not promise that anything was handled.
 	batch, ok := err.(*BatchError)
 	switch {
@@ -235,7 +260,7 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 		return make([]error, len(msgs))
 	case !ok && errors.Is(err, storage.ErrFenced):
 		return batchError(len(msgs), 0, err).Errs // smaller batches would be refused as well
-	case ok && len(batch.Errs) == len(msgs):
+	case ok && batch != nil && len(batch.Errs) == len(msgs):
 		return batch.Errs
 	case len(msgs) == 1:
 		return []error{err}
@@ -284,7 +309,7 @@ func withTimeout(h Handler, d time.Duration) Handler {
 			return err
 		}
 		batch, ok := err.(*BatchError)
-		if !ok {
+		if !ok || batch == nil {
 			return explain(err)
 		}
 		for i, err := range batch.Errs {

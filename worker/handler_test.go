@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -940,4 +941,67 @@ func TestHandledMessagesDoNotWaitForTheAcknowledgementOfOthers(t *testing.T) {
 		}
 		p.stop()
 	})
+}
+
+// A handler that ends its goroutine, as t.FailNow does, fails like one that panics: nothing is acknowledged, the other messages are handled, and the pool ends.
+func TestHandlerThatEndsItsGoroutine(t *testing.T) {
+	for name := range shapes(nil) {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 20)
+				var rec record
+				p := r.start(handle(shapes(func(m queue.Message) error {
+					if string(m.Payload) == "orders 7" {
+						runtime.Goexit()
+					}
+					rec.add(m)
+					return nil
+				})[name], deadLetters))
+				time.Sleep(time.Minute)
+				p.stop()
+				if l := r.letters(); len(l) != 1 || string(l[0].Payload) != "orders 7" || l[0].Attempts != 3 || !strings.Contains(l[0].Reason, "runtime.Goexit") {
+					t.Errorf("dead letters: %v", l)
+				}
+				if s := p.Stats(); s.Handled != 19 || r.pending() != 0 || len(firsts(rec.all())) != 19 {
+					t.Errorf("stats %+v, %d pending, handled %q", s, r.pending(), rec.all())
+				}
+			})
+		})
+	}
+	t.Run("block", func(t *testing.T) {
+		onRig(t, func(t *testing.T, r *rig) {
+			r.publish(typ, 1)
+			p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { runtime.Goexit(); return nil })))
+			time.Sleep(time.Minute)
+			p.stop()
+			if s := p.Stats(); s.Handled != 0 || s.Retries < 3 || r.pending() != 1 {
+				t.Errorf("stats %+v, %d pending", s, r.pending())
+			}
+		})
+	})
+}
+
+// A nil *BatchError as an error is not nil. It says nothing about the messages, so none of them is acknowledged.
+func TestNilBatchError(t *testing.T) {
+	no := func() error { var none *BatchError; return none }
+	for name, h := range map[string]Handler{
+		"batch":   HandlerFunc(func(context.Context, Lease, []queue.Message) error { return no() }),
+		"each":    Each(func(context.Context, Lease, queue.Message) error { return no() }),
+		"wrapped": Each(func(context.Context, Lease, queue.Message) error { return fmt.Errorf("ship: %w", no()) }),
+		"keyed":   Keyed(func(m queue.Message) string { return string(m.Payload) }, 2, HandlerFunc(func(context.Context, Lease, []queue.Message) error { return no() })),
+		"timeout": HandlerFunc(func(ctx context.Context, _ Lease, _ []queue.Message) error { <-ctx.Done(); return no() }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 3)
+				if err := r.drain(handle(h, deadLetters, func(c *Config) { c.To = Handling{Handler: h, Timeout: time.Second} })); err != nil {
+					t.Fatal(err)
+				}
+				l := r.letters()
+				if len(l) != 3 || !strings.Contains(l[0].Reason, "nil *BatchError") {
+					t.Errorf("dead letters: %v", l)
+				}
+			})
+		})
+	}
 }
