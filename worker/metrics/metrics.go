@@ -111,9 +111,12 @@ func New(options ...Option) *Metrics {
 	return m
 }
 
-// Attach sets the pool to report about, and the configuration that it was created with. Without a pool
-// there are no samples.
+// Attach sets the pool to report about, and the configuration that it was created with, of which it
+// uses Queue and Locker; it panics without them. Without a pool there are no samples.
 func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
+	if cfg.Queue == nil || cfg.Locker == nil {
+		panic("metrics: Attach without Queue or Locker; pass the Config that the pool was created with")
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue, Questions: questions}

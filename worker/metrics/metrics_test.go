@@ -420,3 +420,13 @@ func TestRoomOnTheVolume(t *testing.T) {
 		}
 	}
 }
+
+// A wrong configuration shows at Attach, not when the first scrape ends the process.
+func TestAttachWithoutAConfiguration(t *testing.T) {
+	defer func() {
+		if v := recover(); v == nil || !strings.Contains(v.(string), "Queue or Locker") {
+			t.Errorf("panic: %v", v)
+		}
+	}()
+	metrics.New().Attach(nil, worker.Config{})
+}
