@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -130,6 +131,11 @@ func TestRewrite(t *testing.T) {
 			defer locker.Close(context.Background())
 			return Rewrite(context.Background(), Config{Queue: r.queue, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk, Compress: true}}}, typ, o)
 		}
+		for words, o := range map[string]RewriteOptions{"set Repair": {AcceptLoss: true}, "first adopt": {Adopt: true, Repair: true}} {
+			if _, err := rewrite(o); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), words) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
 		report, err := rewrite(RewriteOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -179,6 +185,40 @@ func TestRewrite(t *testing.T) {
 		}
 		if problems, n := audit.Problems(); n > 0 {
 			t.Errorf("%d problems, the first: %v", n, problems[0])
+		}
+	})
+}
+
+// Rewrite creates nothing for a type that has no file, for example one whose name was misspelt. It takes a file that the registry does not
+// know, for example after a loss of the database.
+func TestRewriteOfATypeWithoutAFile(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(began) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Close(context.Background())
+		empty := queuetest.NewMemory()
+		for _, o := range []RewriteOptions{{}, {Repair: true}, {Repair: true, AcceptLoss: true}, {Adopt: true}} {
+			cfg := Config{Queue: empty, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk}}}
+			if report, err := Rewrite(t.Context(), cfg, "order", o); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%+v: %+v, %v", o, report, err)
+			}
+			if _, known, _ := empty.RegistryEntry(t.Context(), "order"); known || len(r.generations("order")) > 0 {
+				t.Errorf("%+v: a file was created", o)
+			}
+			cfg.Queue = queuetest.NewMemory()
+			if _, err := Rewrite(t.Context(), cfg, typ, o); err != nil {
+				t.Errorf("%+v, a file that is not registered: %v", o, err)
+			}
+			if _, known, _ := cfg.Queue.RegistryEntry(t.Context(), typ); !known {
+				t.Errorf("%+v: the file is not registered", o)
+			}
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
@@ -13,8 +14,8 @@ import (
 // RewriteOptions configures [Rewrite].
 type RewriteOptions struct {
 	Repair     bool          // the file is damaged: save what can be read
-	AcceptLoss bool          // with Repair: accept that records the registry knows to be durable are lost, even the whole registered file
-	Adopt      bool          // only register the newest file, whichever is registered now
+	AcceptLoss bool          // only with Repair: accept that records the registry knows to be durable are lost, even the whole registered file
+	Adopt      bool          // only register the newest file, whichever is registered now; not with Repair
 	Wait       time.Duration // how long to wait for the type's lock, whose holder is asked to release it; 0 = do not wait
 	Compact    storage.CompactOptions
 }
@@ -24,12 +25,22 @@ type RewriteOptions struct {
 // sealed and stays. Of cfg, Rewrite uses Queue, Locker, To (Files: Dir and Storage), Lease and Logger.
 //
 // With AcceptLoss, if the registered file is missing, a new empty one takes its place, and the report
-// says what is lost. With Adopt nothing is rewritten.
+// says what is lost. With Adopt nothing is rewritten. A type with no file, registered or not, is an error
+// that wraps fs.ErrNotExist.
 func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (report *storage.CompactReport, err error) {
-	p, err := newRewriter(cfg, typ, func(f *Files) {
-		f.Storage.Salvage, f.Storage.AcceptLoss, f.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
-	})
+	switch {
+	case o.AcceptLoss && !o.Repair:
+		return nil, bad("RewriteOptions.AcceptLoss applies to a repair only; set Repair, too")
+	case o.Adopt && o.Repair:
+		return nil, bad("RewriteOptions has Adopt and Repair; first adopt the file, then repair it")
+	}
+	p, err := newRewriter(cfg, typ, func(*Files) {})
 	if err != nil {
+		return nil, err
+	}
+	to := &p.dest.Storage // here, because New refuses the first two
+	to.Salvage, to.AcceptLoss, to.Adopt = o.Repair, o.AcceptLoss, o.Adopt
+	if err := p.hasFile(ctx, typ); err != nil {
 		return nil, err
 	}
 	why := "compact"
@@ -51,7 +62,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) {
 	files, ok := cfg.To.(Files)
 	if !ok {
-		return nil, bad("To is not Files; name the directory of the files")
+		return nil, bad("To is a %T; use worker.Files{…}, which names the directory of the files", cfg.To)
 	}
 	change(&files)
 	cfg.To, cfg.Types, cfg.AllTypes = files, []string{typ}, false
@@ -60,6 +71,22 @@ func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) 
 		return nil, err
 	}
 	return &p.replica, nil
+}
+
+// hasFile returns an error if a type has neither a registered file nor another one: opening it would create one.
+func (p *replica) hasFile(ctx context.Context, typ string) error {
+	_, known, err := p.cfg.Queue.RegistryEntry(ctx, typ)
+	if err != nil || known {
+		return err
+	}
+	chain, err := storage.ReadChain(p.fs, p.dest.Dir, typ)
+	if err == nil && len(chain) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return fmt.Errorf("type %q has no registered file, and none in %s: %w", typ, p.dest.Dir, err)
+	}
+	return nil
 }
 
 // rewrite does the part of Rewrite that needs the lock.
