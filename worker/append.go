@@ -336,7 +336,7 @@ func (s *session) trimLoose() {
 	if full {
 		s.sweepNow.Store(true)
 	}
-	if forgotten > 0 && !s.looseFull && s.pool.handler == nil {
+	if forgotten > 0 && !s.looseFull && s.pool.toFiles() {
 		s.looseFull = true
 		s.log.Warn().Int("max", ledger.MaxLoose).Msg("more messages of transactions within the retention than the file remembers: the oldest are forgotten early, and would be " +
 			"appended again if the database were restored to a time before they were appended")

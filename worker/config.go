@@ -44,7 +44,7 @@ var ErrConfig = errors.New("worker configuration")
 type Config struct {
 	Queue  queue.Queue  // where messages come from
 	Locker *lock.Locker // the per-type mutex; usually of the same server
-	To     Target       // where messages go: Files or Handling
+	To     Target       // where messages go: Files or Handling, without &
 
 	// OnError decides what happens to a message that keeps failing, or that the file cannot take.
 	// Defaults to Block.
@@ -100,10 +100,12 @@ type Config struct {
 	// to serve it until a successor waits for its lock, so that service is not interrupted. Without
 	// other replicas the session ends at once. Defaults to 5 s; negative for no wait.
 	HandOver time.Duration
-	// Retention is how long, at least, the file remembers a silent producer, measured by the
+	// Retention is how long, at least, the file remembers a silent producer, and so the window of
+	// exactly once: a copy of a message that arrives later is appended again. It is measured by the
 	// monotonic clock of the pool. A pool that has not run for that long uses the queue's clock
 	// instead, and then always keeps the latest 2,000 producers. Loose messages (see
-	// queue.LooseHeader) are remembered as long. Defaults to 24 h.
+	// queue.LooseHeader) are remembered as long. Defaults to 24 h; at least queue.MaxRepeatFor (12 h),
+	// for which a publisher may repeat a message.
 	Retention time.Duration
 
 	// UntilEmpty makes Run return once all types have been seen empty. It does not wait for delayed
@@ -170,6 +172,8 @@ func (c Config) validate() error {
 		return bad("Locker is missing")
 	case c.To == nil:
 		return bad("To is missing; use Files, or Handling for your own code")
+	case !isTarget(c.To):
+		return bad("To is a %T; use worker.Files{…} or worker.Handling{…}, without &", c.To)
 	case c.OnError != Block && c.OnError != DeadLetter:
 		return bad("OnError is %d; use Block or DeadLetter", c.OnError)
 	case c.MaxAttempts < 1:
@@ -190,7 +194,7 @@ func (c Config) validate() error {
 	for _, d := range []struct {
 		name string
 		d    time.Duration
-	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}, {"Retention", c.Retention}} {
+	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}} {
 		if d.d <= 0 {
 			return bad("%s is %v; use a positive duration", d.name, d.d)
 		}
@@ -198,7 +202,20 @@ func (c Config) validate() error {
 	if c.Lease < lock.MinLease || c.Lease > lock.MaxLease {
 		return bad("Lease is %v; use %v to %v", c.Lease, lock.MinLease, lock.MaxLease)
 	}
+	if c.Retention < queue.MaxRepeatFor {
+		return bad("Retention is %v; use at least %v, for which a publisher may repeat a message", c.Retention, queue.MaxRepeatFor)
+	}
 	return errors.Join(c.To.validate(), ValidateTypes(c.Types))
+}
+
+// isTarget reports whether t is one of the targets. A pointer to one has their method, too.
+func isTarget(t Target) bool {
+	switch t.(type) {
+	case Files, Handling:
+		return true
+	default:
+		return false
+	}
 }
 
 func bad(format string, args ...any) error {
@@ -215,7 +232,7 @@ func ValidateTypes(types []string) error {
 			continue
 		}
 		if err := queue.ValidateType(t); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
 	return nil

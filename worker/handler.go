@@ -70,6 +70,9 @@ type Middleware func(Handler) Handler
 // Each makes a Handler from a function for one message. When f fails, the messages before the failing
 // one are acknowledged, only that one counts as failed, and the messages after it are not tried.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
+	if f == nil {
+		panic("worker: the function of Each is nil")
+	}
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		i := 0
 		err := guard(func() error {
@@ -94,8 +97,11 @@ func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Han
 // keys at a time, and messages with the same key in order: h gets batches of one key each. key is
 // called for every message, and h from several goroutines. A batch of the type is finished before the
 // next one begins, so a slow key delays the others by at most one batch. Within a batch, a message
-// that fails blocks only those with the same key.
+// that fails blocks only those with the same key. A concurrency below 1 counts as 1.
 func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
+	if key == nil || missing(h) {
+		panic("worker: the key function or the Handler of Keyed is nil")
+	}
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		groups := map[string][]int{}
 		var keys []string // in order of first appearance

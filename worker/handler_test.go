@@ -1005,3 +1005,23 @@ func TestNilBatchError(t *testing.T) {
 		})
 	}
 }
+
+// A handler without a function would fail for every message.
+func TestHandlersWithoutAFunctionPanicAtOnce(t *testing.T) {
+	key := func(queue.Message) string { return "" }
+	for name, f := range map[string]func(){
+		"Each":                 func() { Each(nil) },
+		"Keyed, no key":        func() { Keyed(nil, 1, new(record).handler()) },
+		"Keyed, no handler":    func() { Keyed(key, 1, nil) },
+		"Keyed, empty handler": func() { Keyed(key, 1, HandlerFunc(nil)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if v := recover(); !strings.HasPrefix(fmt.Sprint(v), "worker: ") {
+					t.Errorf("panic: %v", v)
+				}
+			}()
+			f()
+		})
+	}
+}

@@ -26,7 +26,7 @@ func newSession(p *replica, typ string, lease *lock.Lease) *session {
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
 	s.unfit = p.book.unfitOf(typ)
 	s.touch()
-	if p.handler == nil {
+	if p.toFiles() {
 		s.sink = fileSink{s}
 	} else {
 		s.sink = &handlerSink{session: s, handler: s.observed(p.handler), retries: newRetries(&p.cfg)}

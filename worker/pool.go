@@ -80,7 +80,10 @@ func New(cfg Config) (*Pool, error) {
 	case Files:
 		p.dest, p.fs = to, storage.Shared(to.Storage.FS)
 	case Handling:
-		p.handler = to.handler()
+		var err error
+		if p.handler, err = to.handler(); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.MaxTypes > 0 {
 		p.slots = semaphore.NewWeighted(int64(cfg.MaxTypes))

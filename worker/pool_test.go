@@ -715,7 +715,7 @@ func TestLateArrivalIsFoundWhileOthersKeepPublishing(t *testing.T) {
 func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
-		short := func(c *Config) { c.Retention = time.Hour; c.UntilEmpty = true }
+		short := func(c *Config) { c.Retention = 12 * time.Hour; c.UntilEmpty = true }
 		if err := r.drain(short); err != nil {
 			t.Fatal(err)
 		}
@@ -730,13 +730,13 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		}
 		// … and a producer that has been silent for long and has nothing pending, in a pool that has short sessions.
 		time.Sleep(24 * time.Hour)
-		p := r.start(func(c *Config) { c.Retention = time.Hour })
-		for range 4 {
+		p := r.start(func(c *Config) { c.Retention = 12 * time.Hour })
+		for i := range uint64(4) {
 			if strings.Contains(r.log.String(), "forgot silent producers") {
 				t.Error("a producer was forgotten because of the queue's clock")
 			}
-			r.publish(typ, 1)
-			time.Sleep(20 * time.Minute)
+			r.put(2, i+1)
+			time.Sleep(4 * time.Hour)
 		}
 		p.stop()
 		if p.Stats().Sessions != 4 {
@@ -752,8 +752,8 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 // the end: no fetch finds the message before the next sweep from the start, which must find its producer in the ledger.
 func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		const retention, producers = 10 * time.Minute, 20
-		p := r.start(func(c *Config) { c.Retention, c.IdleTimeout = retention, 24*time.Hour })
+		const retention, producers = 12 * time.Hour, 20
+		p := r.start(func(c *Config) { c.Retention, c.IdleTimeout = retention, 48*time.Hour })
 		var copies []queue.Message
 		put := func(m queue.Message) {
 			t.Helper()
@@ -768,9 +768,8 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 			copies = append(copies, m)
 			put(m)
 		}
-		time.Sleep(5 * time.Minute)
 		others := 0
-		for at := 5 * time.Minute; at < retention+2*time.Minute; at += time.Second {
+		for at := retention - 5*time.Minute; at < retention+2*time.Minute; at += time.Second {
 			time.Sleep(time.Until(began.Add(at)))
 			others++
 			put(queue.Message{Type: typ, ID: queue.NewID(time.Now(), producers+1, uint64(others)), Payload: []byte("far ahead")})
@@ -778,7 +777,7 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 				put(copies[i/3])
 			}
 		}
-		time.Sleep(retention + 5*time.Minute)
+		time.Sleep(retention + retention/2) // a session that rests looks again after a quarter of it
 		p.stop()
 		if got := contents(t, r.disk, testFile); len(got) != producers+others {
 			t.Errorf("the file holds %d messages, want %d", len(got), producers+others)
@@ -1084,12 +1083,25 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		{func(c *Config) { c.To = Files{Dir: "d", DedupeWindow: -1} }, "DedupeWindow"},
 		{func(c *Config) { c.To = Handling{} }, "Handler"},
 		{func(c *Config) { c.To = Handling{Handler: new(record).handler(), Timeout: -1} }, "Timeout"},
+		{func(c *Config) { c.To = &Files{Dir: "d"} }, "without &"},
+		{func(c *Config) { c.To = (*Files)(nil) }, "without &"},
+		{func(c *Config) { c.To = &Handling{Handler: new(record).handler()} }, "without &"},
+		{func(c *Config) { c.To = Files{Dir: "d\x00"} }, "NUL"},
+		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{Schema: strings.Repeat("x", 2000)}} }, "at most 1024"},
+		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{CheckpointBatches: -1}} }, "CheckpointBatches"},
+		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{Salvage: true}} }, "Rewrite"},
+		{func(c *Config) { c.To = Handling{Handler: HandlerFunc(nil)} }, "Handler"},
+		{func(c *Config) { c.To = Handling{Handler: new(record).handler(), Use: []Middleware{nil}} }, "Use[0]"},
+		{func(c *Config) {
+			c.To = Handling{Handler: new(record).handler(), Use: []Middleware{func(Handler) Handler { return nil }}}
+		}, "Use[0]"},
 		{func(c *Config) { c.Types = nil }, "no type"},
 		{func(c *Config) { c.Types = []string{"T"} }, `"T"`},
 		{func(c *Config) { c.Types = []string{"["} }, "malformed"},
 		{func(c *Config) { c.Lease = time.Millisecond }, "Lease"},
 		{func(c *Config) { c.Lease = 25 * time.Hour }, "Lease"},
 		{func(c *Config) { c.Linger = -1 }, "Linger"},
+		{func(c *Config) { c.Retention = queue.MaxRepeatFor - 1 }, "at least 12h"},
 		{func(c *Config) { c.Batch = -1 }, "Batch"},
 		{func(c *Config) { c.BatchBytes = 1 << 40 }, "BatchBytes"},
 		{func(c *Config) { c.Prefetch = 1000 }, "Prefetch"},
@@ -1097,12 +1109,15 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 	} {
 		cfg := good
 		c.change(&cfg)
-		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("error %v does not say %q", err, c.words)
+		if _, err := New(cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("error %v is no ErrConfig that says %q", err, c.words)
 		}
 	}
 	if _, err := New(good); err != nil {
 		t.Error(err)
+	}
+	if err := ValidateTypes([]string{"T"}); !errors.Is(err, ErrConfig) || !errors.Is(err, queue.ErrInvalidType) {
+		t.Errorf("a wrong name is %v", err)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 type replica struct {
 	cfg       Config
 	log       zerolog.Logger
-	handler   Handler // with all middleware; nil: the messages go to files
+	handler   Handler // with all middleware; unset if the messages go to files
 	instance  string
 	name      string // instance, with host and process, for dead letters
 	began     time.Time
@@ -47,6 +47,12 @@ type replica struct {
 	fs            storage.FS // of dest, shared by all sessions
 	strays        strays
 	subscriptions subscriptions
+}
+
+// toFiles reports whether the messages go to files, not to the handler.
+func (p *replica) toFiles() bool {
+	_, ok := p.cfg.To.(Files)
+	return ok
 }
 
 // logOf returns a log whose lines name the type. It is created where lines are written, because a log kept for each type takes 500 B.

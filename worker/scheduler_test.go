@@ -267,9 +267,9 @@ func afterOf(payload string) time.Duration {
 func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
-		p := r.start(func(c *Config) { c.Retention, c.NoScheduler = time.Hour, true })
+		p := r.start(func(c *Config) { c.Retention, c.NoScheduler = 12*time.Hour, true })
 		r.delay("other", 1, 0)
-		time.Sleep(3 * time.Hour)
+		time.Sleep(16 * time.Hour)
 		r.put(2, 1)
 		time.Sleep(2 * time.Minute)
 		if strings.Contains(r.log.String(), "forgot silent producers") {
@@ -293,7 +293,7 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
-		short := func(c *Config) { c.Retention = time.Hour }
+		short := func(c *Config) { c.Retention = 12 * time.Hour }
 		p := r.start(short)
 		time.Sleep(10 * time.Second)
 		memory := r.queue.Queue.(*queuetest.Memory)
@@ -312,9 +312,9 @@ func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
 			t.Error("the log does not say that there is a dead letter")
 		}
 		before := r.queue.Calls(queuetest.OpPromote)
-		time.Sleep(3 * time.Hour)
+		time.Sleep(16 * time.Hour)
 		if n := r.queue.Calls(queuetest.OpPromote) - before; n > 0 {
-			t.Errorf("%d promotions in three hours in which nothing could be promoted", n)
+			t.Errorf("%d promotions in 16 hours in which nothing could be promoted", n)
 		}
 		r.put(3, 1)
 		time.Sleep(time.Minute)

@@ -1,13 +1,15 @@
 package worker
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Target is where the messages of a pool go: [Files] or [Handling].
+// Target is where the messages of a pool go: [Files] or [Handling], not a pointer to one of them.
 type Target interface{ validate() error }
 
 // Files is the Target that appends each type's messages to a file of its own, exactly once. Dir is
@@ -38,7 +40,8 @@ type Files struct {
 	DedupeWindow time.Duration
 
 	// Storage has further options of the files, such as the permission to use an overlay file
-	// system. The pool sets Registry, Holder, Empty, Restore and Replay itself.
+	// system. The pool sets Registry, Holder, Empty, Restore and Replay itself. For Salvage and AcceptLoss
+	// see Rewrite.
 	Storage storage.Options
 }
 
@@ -55,21 +58,30 @@ type Handling struct {
 }
 
 func (f Files) validate() error {
+	o := f.Storage
 	switch {
 	case f.Dir == "":
 		return bad("Files.Dir is empty; name the directory that holds the files")
+	case strings.ContainsRune(f.Dir, 0):
+		return bad("Files.Dir %q contains a NUL character; name a directory without one", f.Dir)
 	case f.MaxBytes != 0 && f.MaxBytes < 1<<20:
 		return bad("Files.MaxBytes is %d; use at least 1 MiB, or 0 for no bound", f.MaxBytes)
 	case f.DedupeWindow <= 0:
 		return bad("Files.DedupeWindow is %v; use a positive duration", f.DedupeWindow)
+	case len(o.Schema) > storage.MaxSchema:
+		return bad("Files.Storage.Schema has %d bytes; use at most %d", len(o.Schema), storage.MaxSchema)
+	case o.CheckpointBytes < 0 || o.CheckpointBatches < 0:
+		return bad("Files.Storage.CheckpointBytes is %d and CheckpointBatches is %d; use positive numbers, or 0 for the defaults", o.CheckpointBytes, o.CheckpointBatches)
+	case o.Salvage || o.AcceptLoss:
+		return bad("Files.Storage.Salvage and AcceptLoss open a file only to repair it; call Rewrite with RewriteOptions.Repair")
 	}
 	return nil
 }
 
 func (h Handling) validate() error {
 	switch {
-	case h.Handler == nil:
-		return bad("Handling.Handler is missing")
+	case missing(h.Handler):
+		return bad("Handling.Handler is missing; use Each with your function")
 	case h.Timeout < 0:
 		return bad("Handling.Timeout is %v; use a positive duration, or 0 for no bound", h.Timeout)
 	}
@@ -77,10 +89,21 @@ func (h Handling) validate() error {
 }
 
 // handler returns the Handler with its timeout and all middleware.
-func (h Handling) handler() Handler {
+func (h Handling) handler() (Handler, error) {
 	wrapped := withTimeout(h.Handler, h.Timeout)
-	for i := range h.Use {
-		wrapped = h.Use[len(h.Use)-1-i](wrapped)
+	for i, use := range slices.Backward(h.Use) {
+		if use == nil {
+			return nil, bad("Handling.Use[%d] is nil; leave it out", i)
+		}
+		if wrapped = use(wrapped); missing(wrapped) {
+			return nil, bad("the Middleware Handling.Use[%d] returned no Handler; it must return the one that it is given, or one that calls it", i)
+		}
 	}
-	return wrapped
+	return wrapped, nil
+}
+
+// missing reports whether h is nil, or a HandlerFunc of a nil function.
+func missing(h Handler) bool {
+	f, ok := h.(HandlerFunc)
+	return h == nil || ok && f == nil
 }
