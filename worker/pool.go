@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/globs"
@@ -30,8 +31,8 @@ const (
 	retryMax      = 30 * time.Second       // … and the longest
 )
 
-// Pool serves types until it is stopped. Create it with [New] and call [Pool.Run] once. All methods are
-// safe for concurrent use.
+// Pool serves types until it is stopped. Create it with [New] and call [Pool.Run] once; then create
+// another one. All methods are safe for concurrent use.
 type Pool struct {
 	replica
 	types    globs.Set           // Config.Types
@@ -39,6 +40,7 @@ type Pool struct {
 	looks    *semaphore.Weighted // checks of types and of their locks: at most maxLooks
 	opening  *semaphore.Weighted // types being opened: at most maxOpening, or fewer, see openingPart
 	stopOnce sync.Once
+	ran      atomic.Bool // Run was called
 
 	mu     sync.Mutex
 	served map[string]bool // types found so far; a type stays served until Run returns
@@ -144,11 +146,18 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 // The end of ctx aborts everything at once; no message is lost, and the next holder continues.
 //
 // Run returns the cause of ctx if ctx has ended. Otherwise it returns nil, or the errors of the types
-// that could not be served at the end, for example because of their files. As long as some types can
-// be served, Run continues with those: until Stop, or with UntilEmpty until they are drained. With
-// UntilEmpty it also returns an *UnfitError for each type whose queue still has messages that cannot
-// be appended, and a *PausedError for each paused type with messages.
+// that were refused at the end (State Refused): an operator has to change something, for example restore
+// a file, or grant a permission. As long as some types can be served, Run continues with those: until
+// Stop, or with UntilEmpty until they are drained. A type whose failures may pass, such as an outage, a
+// full disk or a handler that fails, is retried until then. Run does not return its error; Status has
+// it. With UntilEmpty it also returns an *UnfitError for each type whose queue still has messages that
+// cannot be appended, and a *PausedError for each paused type with messages, and does not wait for room
+// on a full disk. A pool whose queue or Locker was closed ends with queue.ErrClosed or lock.ErrClosed, wrapped.
+// A second call returns an error at once.
 func (p *Pool) Run(ctx context.Context) error {
+	if p.ran.Swap(true) {
+		return errors.New("worker: a Pool runs once; create another one with New")
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer p.book.noteRunning()()
@@ -358,6 +367,9 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		if !cancelled(ctx, err) {
 			log.Warn().Err(err).Msg("session failed while the pool was ending")
 		}
+		return false
+	case errors.Is(err, lock.ErrClosed):
+		giveUp(err) // no lock can ever be acquired again
 		return false
 	case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 		// Another replica holds the type, or this process was paused for too long. Nothing is wrong

@@ -1191,6 +1191,52 @@ func TestReplacedDatabaseEndsThePool(t *testing.T) {
 	})
 }
 
+// A queue or Locker that was closed never works again, so the pool ends, even if it looks for types indefinitely.
+func TestPoolEndsWhenItsQueueOrLockerIsClosed(t *testing.T) {
+	for name, closed := range map[string]error{"queue": queue.ErrClosed, "locker": lock.ErrClosed} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				q := &queuetest.Faulty{Queue: queuetest.NewMemory()}
+				p := r.start(func(c *Config) { c.Queue, c.Types = q, []string{"*"} })
+				time.Sleep(10 * time.Second)
+				if name == "queue" {
+					q.Queue.Close()
+				} else {
+					if err := q.Insert(t.Context(), typ, []queue.Message{{Type: typ, ID: queue.NewID(time.Now(), 1, 1)}}); err != nil {
+						t.Fatal(err)
+					}
+					p.locker.Close(t.Context())
+				}
+				if err := p.end(); !errors.Is(err, closed) {
+					t.Errorf("the pool ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// The second call of Run does not disturb the first one.
+func TestPoolRunsOnce(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		time.Sleep(time.Second)
+		events, cancel := p.Subscribe(10)
+		defer cancel()
+		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "New") {
+			t.Errorf("the second call: %v", err)
+		}
+		r.publish(typ, 10)
+		time.Sleep(time.Second)
+		p.stop()
+		if err := p.Run(t.Context()); err == nil {
+			t.Error("a call after the end: no error")
+		}
+		if len(events) == 0 || r.pending() > 0 {
+			t.Errorf("%d events, %d pending", len(events), r.pending())
+		}
+	})
+}
+
 // A cancelled pool logs why a session failed meanwhile, unless the cancellation is the reason.
 func TestFailureDuringACancellationIsLogged(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

@@ -67,7 +67,7 @@ type holding struct {
 }
 
 // Begin starts the heartbeats and waits until the others' have been read once (FirstLook at most).
-// giveUp ends the pool; it is called if the database was replaced. end stops the heartbeats and removes
+// giveUp ends the pool; it is called if the database was replaced or the queue closed. end stops the heartbeats and removes
 // this pool from the list of members.
 func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
 	r.giveUp = giveUp
@@ -165,7 +165,8 @@ func (r *Rebalancer) round(ctx context.Context) {
 // hears records an answer of the queue.
 func (r *Rebalancer) hears(err error) {
 	// rule: the pool stops all work on a database that was replaced, whatever is in progress: its acknowledgements would go unseen.
-	if errors.Is(err, queue.ErrReplaced) {
+	// A closed queue will never answer again.
+	if errors.Is(err, queue.ErrReplaced) || errors.Is(err, queue.ErrClosed) {
 		r.giveUp(err)
 	}
 	if err != nil {
