@@ -249,12 +249,15 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Reason: err.Error(), Attempts: n})
 }
 
+// errNoReturn is observed as the error of a call that panicked or ended its goroutine.
+var errNoReturn = errors.New("the handler did not return")
+
 // observed wraps h to report every call to Config.Observe, and to Status while it runs.
 func (s *session) observed(h Handler) Handler {
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		began := time.Now()
 		s.pool.book.handling(s.typ, true)
-		var err error
+		err := errNoReturn
 		defer func() { // also when it panics
 			s.pool.book.handling(s.typ, false)
 			s.observe(StepHandle, began, len(msgs), err)

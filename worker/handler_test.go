@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -971,9 +972,19 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 	t.Run("block", func(t *testing.T) {
 		onRig(t, func(t *testing.T, r *rig) {
 			r.publish(typ, 1)
-			p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { runtime.Goexit(); return nil })))
+			var succeeded atomic.Int32
+			p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { runtime.Goexit(); return nil }), func(c *Config) {
+				c.Observe = func(o Observation) {
+					if o.Step == StepHandle && o.Err == nil {
+						succeeded.Add(1)
+					}
+				}
+			}))
 			time.Sleep(time.Minute)
 			p.stop()
+			if n := succeeded.Load(); n > 0 {
+				t.Errorf("%d calls were observed as successful", n)
+			}
 			if s := p.Stats(); s.Handled != 0 || s.Retries < 3 || r.pending() != 1 {
 				t.Errorf("stats %+v, %d pending", s, r.pending())
 			}
