@@ -37,8 +37,8 @@ var ErrURL = queue.ErrInvalidURL
 // Backend is a queue and a lock service opened from one URL. Both are safe for concurrent use.
 type Backend struct {
 	Queue  queue.Queue
-	Locker *lock.Locker
-	Name   string // name for logs and messages: the URL without credentials
+	Locker *lock.Locker // a worker's locks have the names of types: use others for your own, such as "job:nightly"
+	Name   string       // name for logs and messages: the URL without credentials
 }
 
 // Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with the database name

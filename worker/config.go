@@ -43,7 +43,7 @@ var ErrConfig = errors.New("worker configuration")
 // of every other field means its default.
 type Config struct {
 	Queue  queue.Queue  // where messages come from
-	Locker *lock.Locker // the per-type mutex; usually of the same server
+	Locker *lock.Locker // the per-type mutex, whose name is the type's; usually of the same server
 	To     Target       // where messages go: Files or Handling, without &
 
 	// OnError decides what happens to a message that keeps failing, or that the file cannot take.
@@ -57,13 +57,14 @@ type Config struct {
 	// meanwhile. They default to 1 s and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is called for every event, from the pool's goroutines: it must return quickly.
+	// Events, if set, is called for every event, from the pool's goroutines: it must return quickly, and
+	// a panic in it ends the process.
 	// Slow consumers should use Pool.Subscribe.
 	Events func(Event)
 
 	// Observe, if set, receives each step's duration. It is called from the pool's goroutines,
-	// concurrently and many times a second: it must return quickly. It is for metrics, see package
-	// worker/metrics; Pool.Status has the current state.
+	// concurrently and many times a second: it must return quickly, and a panic in it ends the process.
+	// It is for metrics, see package worker/metrics; Pool.Status has the current state.
 	Observe func(Observation)
 
 	// Types are the types to serve: names, or globs such as "audit-*" (path.Match), which also match

@@ -13,6 +13,11 @@
 //	   ▲                      │ empty meanwhile     │ refused, I/O error             │ idle · stopped · lost · fenced
 //	   └──────────────────────┴─────────────────────┴───────── close, release ◀──────┘
 //
+// The type's lock has the type's name, without a prefix, in the same namespace as the locks that your
+// program takes of Config.Locker. Use other names for those, with a character that no type has, such as
+// "job:nightly": a type whose lock your program holds is not served, and your program waits while a pool
+// serves the type. The lock of the schedulers is "_scheduler".
+//
 // A draining session is a pipeline of three stages joined by bounded channels:
 //
 //	fetch ──▶ append ──▶ ack
@@ -75,6 +80,12 @@
 // (docs/decisions/0003). A handler whose destination refuses an old token returns [ErrFenced]: the
 // session ends, and no message counts as failed; examples/custom-sink has such a destination. Package
 // workertest helps to test handlers.
+//
+// # Panics in your code
+//
+// A panic in a [Handler], a [Middleware], the key function of [Keyed] or [Files].Filter is an error of that
+// call ([PanicError]). One in Config.Events, Config.Observe or Files.Trace ends the process: no message
+// depends on those, so the pool has nothing to do with their failure.
 //
 // # Messages that are not appended
 //
