@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -248,17 +247,12 @@ func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 }
 
 // filter calls Files.Filter. A panic in it becomes a PanicError.
-func (s *session) filter(m *queue.Message) (err error) {
+func (s *session) filter(m *queue.Message) error {
 	f := s.pool.dest.Filter
 	if f == nil {
 		return nil
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{v, debug.Stack()}
-		}
-	}()
-	return f(*m)
+	return guard(func() error { return f(*m) })
 }
 
 // write appends the records of msgs as one batch, or as several if one is too large for the file. A

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -302,11 +303,17 @@ func TestBatchThatIsTooLargeByItsHeaders(t *testing.T) {
 }
 
 func TestPanickingFilterBlocksOrPutsAside(t *testing.T) {
+	t.Run("panic", func(t *testing.T) { testPanickingFilter(t, func() { panic("boom") }, "panic: boom") })
+	t.Run("goexit", func(t *testing.T) { testPanickingFilter(t, runtime.Goexit, errGoexit.Error()) })
+}
+
+// testPanickingFilter calls fail in the filter of a message, whose letter then has the reason.
+func testPanickingFilter(t *testing.T, fail func(), reason string) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)
 		boom := func(m queue.Message) error {
 			if string(m.Payload) == "orders 5" {
-				panic("boom")
+				fail()
 			}
 			return nil
 		}
@@ -321,7 +328,7 @@ func TestPanickingFilterBlocksOrPutsAside(t *testing.T) {
 		}
 		got, _ := r.inFile()
 		r.settledInOrder(got)
-		if l := r.letters(); len(l) != 1 || l[0].Reason != "panic: boom" {
+		if l := r.letters(); len(l) != 1 || l[0].Reason != reason {
 			t.Errorf("letters %+v", l)
 		}
 	})

@@ -14,7 +14,7 @@
 //	   └──────────────────────┴─────────────────────┴───────── close, release ◀──────┘
 //
 // The type's lock has the type's name, without a prefix, in the same namespace as the locks that your
-// program takes of Config.Locker. Use other names for those, with a character that no type has, such as
+// program takes from Config.Locker. Use other names for those, with a character that no type has, such as
 // "job:nightly": a type whose lock your program holds is not served, and your program waits while a pool
 // serves the type. The lock of the schedulers is "_scheduler".
 //
@@ -84,8 +84,8 @@
 // # Panics in your code
 //
 // A panic in a [Handler], a [Middleware], the key function of [Keyed] or [Files].Filter is an error of that
-// call ([PanicError]). One in Config.Events, Config.Observe or Files.Trace ends the process: no message
-// depends on those, so the pool has nothing to do with their failure.
+// call ([PanicError]), and so is runtime.Goexit, which t.FailNow calls. A panic in Config.Events,
+// Config.Observe or Files.Trace ends the process.
 //
 // # Messages that are not appended
 //

@@ -222,30 +222,41 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// PanicError is the error of a Handler, or a Files.Filter, that panicked.
+// PanicError is the error of a Handler, or a Files.Filter, that panicked or ended its goroutine.
 type PanicError struct {
 	Value any
 	Stack []byte
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+func (e *PanicError) Error() string {
+	if e.Value == errGoexit {
+		return errGoexit.Error()
+	}
+	return fmt.Sprintf("panic: %v", e.Value)
+}
 
-// errGoexit is the error of a Handler that ended its goroutine.
-var errGoexit = errors.New("the handler ended its goroutine with runtime.Goexit, as t.FailNow and testify's require do; return an error instead")
+// errGoexit is the Value of a PanicError after runtime.Goexit.
+var errGoexit = errors.New("the call ended its goroutine with runtime.Goexit, as t.FailNow and testify's require do; return an error instead")
 
-// guard calls f, and turns a panic or runtime.Goexit into an error. f gets a goroutine of its own, because Goexit cannot be
+// guard calls f, and turns a panic or runtime.Goexit into a PanicError. f gets a goroutine of its own, because Goexit cannot be
 // stopped: it would end the goroutine of the session.
-func guard(f func() error) error {
-	err := errGoexit // unless f returns or panics
+func guard(f func() error) (err error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		returned := false
 		defer func() {
-			if v := recover(); v != nil {
-				err = &PanicError{v, debug.Stack()}
+			if returned {
+				return
 			}
+			v := recover()
+			if v == nil {
+				v = errGoexit
+			}
+			err = &PanicError{v, debug.Stack()}
 		}()
 		err = f()
+		returned = true
 	}()
 	<-ended
 	return err

@@ -985,6 +985,9 @@ func TestHandlerThatEndsItsGoroutine(t *testing.T) {
 			if n := succeeded.Load(); n > 0 {
 				t.Errorf("%d calls were observed as successful", n)
 			}
+			if !strings.Contains(r.log.String(), "handler_test.go") {
+				t.Error("the log does not show where the handler ended its goroutine")
+			}
 			if s := p.Stats(); s.Handled != 0 || s.Retries < 3 || r.pending() != 1 {
 				t.Errorf("stats %+v, %d pending", s, r.pending())
 			}

@@ -22,8 +22,8 @@ type Files struct {
 	// Filter, if set, is called for every message before it goes to the file. If it returns an
 	// error, the message becomes a dead letter, and the file gets a skip entry with the reason in its
 	// place. It is for messages that must never get into the file. It must be deterministic: the
-	// same message may be checked again. A panic counts as an error, and with OnError Block blocks the
-	// type. runtime.Goexit, which t.FailNow calls, does not: it wedges the type.
+	// same message may be checked again. A panic, or runtime.Goexit, counts as an error, and
+	// with OnError Block blocks the type.
 	Filter func(queue.Message) error
 
 	// Trace, if set, is called for every batch that goes to a file, to make tracing spans: see
