@@ -62,7 +62,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) {
 	files, ok := cfg.To.(Files)
 	if !ok {
-		return nil, bad("To is a %T; use worker.Files{…}, which names the directory of the files", cfg.To)
+		return nil, bad("To is %T; use worker.Files{…}, which names the directory of the files", cfg.To)
 	}
 	change(&files)
 	cfg.To, cfg.Types, cfg.AllTypes = files, []string{typ}, false
