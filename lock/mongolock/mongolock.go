@@ -76,7 +76,7 @@ type Options struct {
 	// Retention is how long a name stays after its last use, even if a crashed process still
 	// holds it. Defaults to [DefaultRetention]; at least [MinRetention].
 	Retention time.Duration
-	// Warn, if set, receives a problem that does not fail Open: the TTL index could not be created.
+	// Warn, if set, receives a problem that does not fail Open: the error of [Setup].
 	Warn func(error)
 }
 
@@ -192,7 +192,7 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
 	// error; CheckSetup reports it.
 	if err := Setup(ctx, db, o); err != nil && o.Warn != nil {
-		o.Warn(fmt.Errorf("%w; idle names will not be removed", err))
+		o.Warn(err)
 	}
 	return s, nil
 }

@@ -533,6 +533,7 @@ func TestSetupWithIndexesOfOthers(t *testing.T) {
 		"another name":         {[]bson.D{ttl("at_1", "at")}, 85, nil},
 		"no right to make one": {[]bson.D{ttl("at_ttl", "at")}, 13, nil},
 		"a wrong one, too":     {[]bson.D{ttl("at_ttl", "at"), ttl("since_1", "since")}, 85, []string{"since_1", "drop it"}},
+		"a wrong one besides":  {[]bson.D{ttl("at_ttl", "at"), ttl("since_1", "since")}, 0, []string{"since_1", "drop it"}},
 		"a plain one":          {[]bson.D{plain}, 85, []string{"at_1", "drop it"}},
 		"none":                 {nil, 13, []string{"no TTL index", "run setup"}},
 	} {
@@ -542,7 +543,9 @@ func TestSetupWithIndexesOfOthers(t *testing.T) {
 				case "listIndexes":
 					return fake.Found("db.locks", test.indexes...)
 				case "createIndexes":
-					return fake.Failed(test.refusal)
+					if test.refusal != 0 {
+						return fake.Failed(test.refusal)
+					}
 				}
 				return nil
 			})
