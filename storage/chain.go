@@ -414,7 +414,7 @@ func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 		if waited >= successorPatience {
 			return &ChainError{Path: last.Path, Type: k.typ, Generation: last.Sealed.Generation, LostFirst: last.Next, LostNext: math.MaxUint64,
 				Reason: fmt.Sprintf("%s is sealed, but its successor, generation %d (%s), is not here", last.Path, last.Sealed.Generation, next.Path),
-				Remedy: "mount or restore that file; if it was never here, because a writer was interrupted, the next writer of the type creates it"}
+				Remedy: "mount or restore that file; if it was never here, because a worker or a copy was interrupted, nothing is lost: a worker for this type creates it with the next message"}
 		}
 		if err := wait.For(ctx, successorPoll); err != nil {
 			return err

@@ -305,7 +305,7 @@ func TestNewestIsMissing(t *testing.T) {
 		}
 		err = c.CheckEnd(ctx, mem)
 		checkError(t, err, new(*storage.ChainError), storage.ErrIntegrity, "/d/orders@0004.fpl is sealed", "generation 5 (/d/orders@0005.fpl), is not here",
-			"messages from 40 on", "mount or restore", "the next writer of the type creates it")
+			"messages from 40 on", "mount or restore", "a worker for this type creates it with the next message")
 
 		canceled, cancel := context.WithCancel(ctx)
 		cancel()

@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 )
 
@@ -85,4 +87,24 @@ func CheckDirectory(dir string, o Options) error {
 	o = o.withDefaults()
 	w := &Writer{dir: filepath.Clean(dir), fs: o.FS, opts: o}
 	return w.checkPlace()
+}
+
+// CheckWritable is CheckDirectory, and also checks whether this process may create files in dir or, if
+// it does not exist yet, create dir. It changes nothing, and does not check whether there is room. Of
+// file systems other than the operating system's it checks nothing more than CheckDirectory.
+func CheckWritable(dir string, o Options) error {
+	if err := CheckDirectory(dir, o); err != nil {
+		return err
+	}
+	local, ok := orOS(o.FS).(interface{ writable(dir string) error })
+	if !ok {
+		return nil
+	}
+	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
+		err := local.writable(dir)
+		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+			continue
+		}
+		return ioError("create files in", dir, err)
+	}
 }

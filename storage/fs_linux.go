@@ -74,6 +74,21 @@ func (osFS) Type(dir string) (FSType, error) {
 	return typeOf(&st), nil
 }
 
+// writable returns an error if this process may not create files in the directory.
+func (osFS) writable(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return &os.PathError{Op: "create files in", Path: dir, Err: unix.ENOTDIR}
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return &os.PathError{Op: "create files in", Path: dir, Err: err}
+	}
+	return nil
+}
+
 // osFile is a file descriptor. It is not an os.File: see osFS.
 type osFile struct {
 	fd    int

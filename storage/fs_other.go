@@ -40,6 +40,7 @@ func (readOnlyFS) Remove(string) error                  { return errReadOnlyPlat
 func (readOnlyFS) Mkdir(string) error                   { return errReadOnlyPlatform }
 func (readOnlyFS) SyncDir(string) error                 { return errReadOnlyPlatform }
 func (readOnlyFS) List(dir, _ string) ([]string, error) { return listDirectory(dir) }
+func (readOnlyFS) writable(string) error                { return errReadOnlyPlatform }
 func (readOnlyFS) Type(dir string) (FSType, error)      { return FSType{}, errReadOnlyPlatform }
 
 func (readOnlyFS) Stat(name string) (Info, error) {

@@ -31,10 +31,10 @@ type CopyReport struct {
 
 // Copy moves a type to another directory or store. It copies all files of the type, verifies the
 // copies, and makes the registry name the destination, where workers then continue. Sealed files are
-// copied while workers run; for the rest Copy takes the type's lock, and workers wait. If Copy fails,
-// workers continue at the old place, and the next call does not copy the same files again. The old
-// files stay unchanged, but workers refuse them afterwards. Of cfg, Copy uses Queue, Locker, To (Files:
-// Dir and Storage), Lease and Logger.
+// copied while workers run; for the rest Copy takes the type's lock, and workers wait. If Dir cannot be
+// written to, Copy changes nothing. If it fails later, workers continue at the old place, and the next
+// call does not copy the same files again. The old files stay unchanged, but workers refuse them
+// afterwards. Of cfg, Copy uses Queue, Locker, To (Files: Dir and Storage), Lease and Logger.
 func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyReport, error) {
 	from, err := newRewriter(cfg, typ, func(*Files) {})
 	if err != nil {
@@ -44,7 +44,7 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyRepo
 	if err != nil {
 		return nil, err
 	}
-	if err := storage.CheckDirectory(o.Dir, to.dest.Storage); err != nil {
+	if err := storage.CheckWritable(o.Dir, to.dest.Storage); err != nil {
 		return nil, err
 	}
 	m := &move{from: from, to: to, typ: typ, o: o, r: &CopyReport{}, done: map[string]bool{}}
@@ -80,6 +80,7 @@ type move struct {
 	o        CopyOptions
 	r        *CopyReport
 	done     map[string]bool // paths of files that have a verified copy
+	sealed   bool            // this Copy sealed the newest file
 }
 
 // run does the part that needs the lock: it seals the newest file, copies the remaining files, and
@@ -89,10 +90,8 @@ func (m *move) run(ctx context.Context, lease *lock.Lease) error {
 	if err := m.seal(ctx, lease); err != nil {
 		return err
 	}
-	if err := m.copySealed(ctx); err != nil {
-		return err
-	}
-	if _, err := m.chain(m.to); err != nil {
+	if err := m.copyRest(ctx); err != nil {
+		m.stay(lease)
 		return err
 	}
 	s := &session{pool: m.to, typ: m.typ, lease: lease, log: m.to.log}
@@ -101,6 +100,30 @@ func (m *move) run(ctx context.Context, lease *lock.Lease) error {
 	}
 	m.r.Path, m.r.NextIndex = s.writer().Path(), s.writer().NextIndex()
 	return s.writer().Close()
+}
+
+// copyRest copies the sealed files that have no copy yet, and checks that all copies follow one another.
+func (m *move) copyRest(ctx context.Context) error {
+	if err := m.copySealed(ctx); err != nil {
+		return err
+	}
+	_, err := m.chain(m.to)
+	return err
+}
+
+// stay lets the type continue at the old place, after copying failed: without a successor there, verify
+// would report the sealed file until a worker opens the type. A file that an earlier Copy sealed is left
+// to workers: that Copy may have created the successor at the new place.
+func (m *move) stay(lease *lock.Lease) {
+	if !m.sealed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(lease.Context(), m.from.cfg.Lease) // also after the caller has cancelled the copy
+	defer cancel()
+	s := &session{pool: m.from, typ: m.typ, lease: lease, log: m.from.log}
+	if s.open(ctx) == nil { // if it fails, the next worker does the same
+		_ = s.writer().Close()
+	}
 }
 
 // seal seals the newest file, unless an earlier Copy that failed afterwards has done so.
@@ -121,7 +144,7 @@ func (m *move) seal(ctx context.Context, lease *lock.Lease) error {
 		return err
 	}
 	err = s.writer().Seal(ctx, s.ledger.State())
-	if err != nil {
+	if m.sealed = err == nil; !m.sealed {
 		_ = s.writer().Close() // the error of Seal says more
 	}
 	return err

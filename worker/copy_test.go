@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -183,6 +184,47 @@ func TestCopyStopsAtEveryRequest(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestCopyThatFailsLeavesNoEnd: after a copy that cannot write to the new place, no file of the old one is
+// sealed without a successor, which verify would report until the next message.
+func TestCopyThatFailsLeavesNoEnd(t *testing.T) {
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	down := &slotstest.Tap{Store: slotstest.NewMem(300 << 10), Before: func(slotstest.Call) *slotstest.Fault { return &slotstest.Fault{} }}
+	for name, test := range map[string]struct {
+		to    func() CopyOptions
+		files int
+	}{
+		"a directory that is a file": {func() CopyOptions { return CopyOptions{Dir: file} }, 1},
+		"a directory below a file":   {func() CopyOptions { return CopyOptions{Dir: file + "/data"} }, 1},
+		"a store that fails": {func() CopyOptions {
+			fsys := slots.New(context.Background(), down)
+			return CopyOptions{FS: fsys, Dir: fsys.Dir()}
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publishLarge(3)
+				if err := r.drain(small); err != nil {
+					t.Fatal(err)
+				}
+				if rep, err := r.copy(func(*Config) {}, test.to()); err == nil {
+					t.Fatalf("copied: %+v", rep)
+				}
+				chain, err := storage.ReadChain(r.disk, dir, typ)
+				if err != nil || len(chain) != test.files || chain[len(chain)-1].Sealed != nil {
+					t.Errorf("%d files, want %d: %+v, %v", len(chain), test.files, chain, err)
+				}
+				r.publishLarge(3)
+				if err := r.drain(small); err != nil {
+					t.Errorf("workers do not continue: %v", err)
+				}
+			})
+		})
 	}
 }
 

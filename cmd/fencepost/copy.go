@@ -196,13 +196,16 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 			return err
 		}
 	}
+	if err := o.checkTo(); err != nil {
+		return err
+	}
 	if len(types) == 0 {
 		if types, err = typesIn(from); err != nil {
 			return err
 		}
 	}
 	var errs []error
-	for _, typ := range types {
+	for i, typ := range types {
 		if ctx.Err() != nil { // a signal: the remaining types are not copied
 			errs = append(errs, ctx.Err())
 			break
@@ -212,8 +215,25 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 			err = copyError(typ, to.tell(from.tell(err)))
 		}
 		errs = append(errs, err)
+		if rest := len(types) - i - 1; rest > 0 && o.endsAll(err) {
+			errs = append(errs, fmt.Errorf("stopped after type %s: the other %d types were not copied", typ, rest))
+			break
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkTo checks whether files can be created in a directory; stores are probed.
+func (o *copying) checkTo() error {
+	if o.to.place != nil {
+		return nil
+	}
+	return storage.CheckWritable(o.to.dir, storage.Options{AllowOverlay: o.overlay})
+}
+
+// endsAll reports whether the error of one type would be that of all others, too.
+func (o *copying) endsAll(err error) bool {
+	return err != nil && (errors.Is(err, storage.ErrNoSpace) || errors.Is(err, lock.ErrUnavailable) || o.checkTo() != nil)
 }
 
 // copyType copies a type, and prints the result.

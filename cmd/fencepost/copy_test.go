@@ -36,3 +36,19 @@ func TestCopyTakesPlacesFromFiles(t *testing.T) {
 		}
 	}
 }
+
+// A destination that cannot be used is reported once, and nothing is sealed for it.
+func TestCopyToNoDirectory(t *testing.T) {
+	store, url := storeWith(t)
+	file := filepath.Join(t.TempDir(), "notadir")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runRoot(t, "copy", "--url", url, store, file)
+	if code != cli.ExitFailed || out != "" || strings.Count(errs, "error: ") != 1 || !strings.Contains(errs, file+": not a directory; name a directory") {
+		t.Errorf("copy: %d, %s%s", code, out, errs)
+	}
+	if code, out, errs := runRoot(t, "verify", "--store", store); code != 0 {
+		t.Errorf("verify: %d, %s%s", code, out, errs)
+	}
+}
