@@ -71,7 +71,7 @@ func TestEncryptedBucket(t *testing.T) {
 	if r := run(t, nil, "fencepost", "types", "show", "t", "--url", b.url); r.code != 0 || !strings.Contains(r.stdout, plain) || strings.Contains(r.stdout, "sse") {
 		t.Errorf("types show: %v", r)
 	}
-	if r := run(t, nil, "fencepost", "copy", "--url", b.url, plain, store, "t"); r.code != usage || !strings.Contains(r.stderr, "the same place") {
+	if r := run(t, nil, "fencepost", "copy", "--yes", "--url", b.url, plain, store, "t"); r.code != usage || !strings.Contains(r.stderr, "the same place") {
 		t.Errorf("copy: %v", r)
 	}
 	if r := run(t, nil, "worker", "config", "--url", b.url, "--store", store, "--type", "t"); !strings.Contains(r.stdout, store) {
@@ -84,7 +84,7 @@ func TestEncryptedBucket(t *testing.T) {
 	if r := tool("compact", store, "t"); r.code != 0 {
 		t.Errorf("compact: %v", r)
 	}
-	if r := run(t, nil, "fencepost", "copy", "--url", b.url, store, strings.Replace(store, "some/prefix", "other", 1), "t"); r.code != 0 || !strings.Contains(r.stdout, "sse-kms-key-id=alias/files") {
+	if r := run(t, nil, "fencepost", "copy", "--yes", "--url", b.url, store, strings.Replace(store, "some/prefix", "other", 1), "t"); r.code != 0 || !strings.Contains(r.stdout, "sse-kms-key-id=alias/files") {
 		t.Errorf("copy does not say how to go on: %v", r)
 	}
 	disabled.Store(true)

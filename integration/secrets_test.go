@@ -39,7 +39,7 @@ var argumentsOf = map[string]string{
 	"fencepost cat":               "--store mongodb: t",
 	"fencepost compact":           "data/t.fpl",
 	"fencepost conform publisher": "true",
-	"fencepost copy":              "data mongodb:",
+	"fencepost copy":              "--yes data mongodb:",
 	"fencepost repair":            "data/t.fpl",
 	"fencepost dead requeue":      "--type t",
 	"fencepost dead rm":           "--type t",
@@ -213,8 +213,8 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		for name, u := range urls {
 			write(t, file, []byte(u))
 			for what, place := range map[string]string{"": u, ", by file": "@" + file, ", as name of a file by mistake": "@" + u} {
-				check(t, dir, name+what, []string{"fencepost", "copy", place, "data"})
-				check(t, dir, name+what, []string{"fencepost", "copy", "data", place, "t"})
+				check(t, dir, name+what, []string{"fencepost", "copy", "--yes", place, "data"})
+				check(t, dir, name+what, []string{"fencepost", "copy", "--yes", "data", place, "t"})
 			}
 		}
 	})

@@ -199,11 +199,11 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 
 	// To a directory and back.
 	dir := filepath.Join(t.TempDir(), "data")
-	if r := run(t, nil, "fencepost", "copy", "--url", b.url, store, dir); r.code != 0 || !strings.Contains(r.stdout, "orders  from "+store+" to "+dir) {
+	if r := run(t, nil, "fencepost", "copy", "--yes", "--url", b.url, store, dir); r.code != 0 || !strings.Contains(r.stdout, "orders  from "+store+" to "+dir) {
 		t.Fatalf("copy: %v", r)
 	}
 	other := filepath.Join(t.TempDir(), "other")
-	refused(t, run(t, nil, "fencepost", "copy", "--url", b.url, store, other), integrity, ".fpl in "+store, "--dir "+dir)
+	refused(t, run(t, nil, "fencepost", "copy", "--yes", "--url", b.url, store, other), integrity, ".fpl in "+store, "--dir "+dir)
 	if _, err := os.Stat(other); err == nil {
 		t.Error("something was copied of files that are old")
 	}
@@ -213,7 +213,7 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 	if r := run(t, nil, "fencepost", "verify", "--deep", dir); r.code != 0 {
 		t.Errorf("verify of the directory: %v", r)
 	}
-	if r := run(t, nil, "fencepost", "copy", "--url", b.url, dir, store, "orders"); r.code != 0 || !strings.Contains(r.stdout, "of them already there") {
+	if r := run(t, nil, "fencepost", "copy", "--yes", "--url", b.url, dir, store, "orders"); r.code != 0 || !strings.Contains(r.stdout, "of them already there") {
 		t.Fatalf("copy back: %v", r)
 	}
 	publish(10)

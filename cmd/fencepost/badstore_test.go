@@ -163,7 +163,7 @@ func TestNothingIsWrittenToAStoreThatLies(t *testing.T) {
 		t.Fatal(errs)
 	}
 	for _, command := range [][]string{
-		{"copy", "data", store, "orders", "--url", url},
+		{"copy", "--yes", "data", store, "orders", "--url", url},
 		{"compact", "--store", store, "orders", "--url", url},
 	} {
 		for _, wants := range []bool{false, true} {

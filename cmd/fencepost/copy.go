@@ -106,17 +106,19 @@ type copying struct {
 	cmd            *cobra.Command
 	wait, lease    time.Duration
 	overlay, quiet bool
+	dryRun, yes    bool
 	from, to       *copyEnd
 }
 
 func copyCommand() *cobra.Command {
 	var o copying
 	cmd := &cobra.Command{
-		Use:   "copy FROM TO [TYPE...]",
+		Use:   "copy FROM TO [TYPE...] (--dry-run | --yes)",
 		Short: "Move types to another directory or store: copy their files, check the copies, and let workers continue there",
-		Long: `FROM and TO are directories, or stores as in --store: mongodb: (the database of --url), mongodb://host/database, s3://bucket/prefix,
+		Long: `Copy moves types: afterwards their workers must be started with TO, and workers in FROM refuse them. It is not for backups.
+--dry-run prints what would be moved. FROM and TO are directories, or stores as in --store: mongodb: (the database of --url), mongodb://host/database, s3://bucket/prefix,
 shared:/directory. @FILE reads the address from a file or pipe that has it as its only line: ps shows a password on the command line to every
-user. Without TYPE all types in FROM are copied, one after the other.
+user. Without TYPE all types in FROM are moved, one after the other.
 
 The older files of a type are copied while its workers continue. Then copy takes its lock, seals and copies the newest file,
 and registers the new place: workers started there continue in a new file, and workers in the old place refuse the type. Restart
@@ -125,10 +127,10 @@ them with the new address. Nothing is removed from FROM: remove the files after 
 If it is interrupted, workers in the old place continue. Run it again: files that were copied are not copied again.
 
 ` + cli.ExitHelp,
-		Example: `  fencepost copy data mongodb: --url mongodb://db1,db2,db3/shop
-  fencepost copy data 's3://bucket/files?region=eu-central-1' orders --wait 1m
-  fencepost copy s3://bucket/files data orders
-  fencepost copy data @/run/secrets/fencepost-store --url-file /run/secrets/fencepost-url`,
+		Example: `  fencepost copy --dry-run data mongodb: --url mongodb://db1,db2,db3/shop
+  fencepost copy --yes data 's3://bucket/files?region=eu-central-1' orders --wait 1m
+  fencepost copy --yes s3://bucket/files data orders
+  fencepost copy --yes data @/run/secrets/fencepost-store --url-file /run/secrets/fencepost-url`,
 	}
 	o.cmd = cmd
 	url := cli.URLFlag(cmd)
@@ -136,6 +138,8 @@ If it is interrupted, workers in the old place continue. Run it again: files tha
 	f.DurationVar(&o.wait, "wait", 0, "ask the holder to release the type, and wait this long for it; 0 means do not wait")
 	f.DurationVar(&o.lease, "lease", worker.DefaultLease, "how long a type stays locked if this program dies")
 	f.BoolVar(&o.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be moved, change nothing")
+	f.BoolVar(&o.yes, "yes", false, "really move the types")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress bar")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -159,6 +163,9 @@ If it is interrupted, workers in the old place continue. Run it again: files tha
 			if places[i], err = copyPlace(cmd, args[i], *url); err != nil {
 				return err
 			}
+		}
+		if o.dryRun == o.yes {
+			return cli.Usagef("copy moves types, and workers in %s refuse them afterwards: check first with --dry-run, then give --yes", args[0])
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) (err error) {
 			if o.from, err = openEnd(ctx, places[0], *url); err != nil {
@@ -190,7 +197,7 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 	if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
 		return cli.Usagef("%s and %s are the same place", from.name(), to.name())
 	}
-	if to.place != nil {
+	if to.place != nil && !o.dryRun {
 		// rule: nothing is written to a store before a probe has shown that it lets only one of several creates succeed.
 		if err := to.place.Probe(ctx); err != nil {
 			return err
@@ -210,7 +217,11 @@ func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string)
 			errs = append(errs, ctx.Err())
 			break
 		}
-		err := o.copyType(ctx, b, typ)
+		do := o.copyType
+		if o.dryRun {
+			do = o.preview
+		}
+		err := do(ctx, b, typ)
 		if ctx.Err() == nil {
 			err = copyError(typ, to.tell(from.tell(err)))
 		}
@@ -234,6 +245,35 @@ func (o *copying) checkTo() error {
 // endsAll reports whether the error of one type would be that of all others, too.
 func (o *copying) endsAll(err error) bool {
 	return err != nil && (errors.Is(err, storage.ErrNoSpace) || errors.Is(err, lock.ErrUnavailable) || o.checkTo() != nil)
+}
+
+// preview prints what copying a type would do. It changes nothing.
+func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string) error {
+	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
+	switch {
+	case err != nil:
+		return err
+	case !known:
+		return fmt.Errorf("type %q has no registered file: %w", typ, fs.ErrNotExist)
+	case entry.Place == worker.Place(o.to.fs(ctx), o.to.dir):
+		printCopied(o.cmd.OutOrStdout(), typ, &worker.CopyReport{Already: true}, o.from, o.to)
+		return nil
+	}
+	fsys := o.from.fs(ctx)
+	if err := storage.CheckRegistered(fsys, o.from.dir, typ, storageEntry(entry)); err != nil {
+		return err
+	}
+	chain, wrong := checkChain(fsys, o.from.dir, typ)
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	bytes := int64(0)
+	for _, l := range chain {
+		bytes += l.Size
+	}
+	printable.Fprintf(o.cmd.OutOrStdout(), "%s  from %s to %s  files: %d, %s: would be moved; its workers would then need %s (dry run)\n", typ, o.from.name(), o.to.name(),
+		len(chain), humanize.IBytes(uint64(bytes)), o.to.argument())
+	return nil
 }
 
 // copyType copies a type, and prints the result.

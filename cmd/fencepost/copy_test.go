@@ -17,7 +17,7 @@ func TestCopyTakesPlacesFromFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := filepath.Join(t.TempDir(), "data")
-	if code, out, errs := runRoot(t, "copy", "--url", url, "@"+file, there, "audit"); code != 0 || !strings.Contains(out, "from "+store+" to "+there) {
+	if code, out, errs := runRoot(t, "copy", "--yes", "--url", url, "@"+file, there, "audit"); code != 0 || !strings.Contains(out, "from "+store+" to "+there) {
 		t.Errorf("copy: %d, %s%s", code, out, errs)
 	}
 	for places, want := range map[string]string{
@@ -30,7 +30,7 @@ func TestCopyTakesPlacesFromFiles(t *testing.T) {
 		"s3://bucket/x?zone=1 data":                  "endpoint, region",
 		"data mongodb:/bob:secret@127.0.0.1:1/files": "is not the address of a store",
 	} {
-		code, out, errs := runRoot(t, append([]string{"copy", "--url", url}, strings.Fields(places)...)...)
+		code, out, errs := runRoot(t, append([]string{"copy", "--yes", "--url", url}, strings.Fields(places)...)...)
 		if code != cli.ExitUsage || !strings.Contains(errs, want) || out != "" || strings.Contains(errs, "--store") || strings.Contains(errs, "bob") {
 			t.Errorf("copy %s: %d, want %q and no flag that copy does not have: %s%s", places, code, want, out, errs)
 		}
@@ -44,11 +44,45 @@ func TestCopyToNoDirectory(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs := runRoot(t, "copy", "--url", url, store, file)
+	code, out, errs := runRoot(t, "copy", "--yes", "--url", url, store, file)
 	if code != cli.ExitFailed || out != "" || strings.Count(errs, "error: ") != 1 || !strings.Contains(errs, file+": not a directory; name a directory") {
 		t.Errorf("copy: %d, %s%s", code, out, errs)
 	}
 	if code, out, errs := runRoot(t, "verify", "--store", store); code != 0 {
 		t.Errorf("verify: %d, %s%s", code, out, errs)
+	}
+}
+
+// Copy moves types only when it was told so explicitly; --dry-run says what would happen, and changes nothing.
+func TestCopyAsksFirst(t *testing.T) {
+	store, url := storeWith(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	for _, test := range []struct {
+		flags string
+		code  int
+		says  string
+	}{
+		{"", cli.ExitUsage, "check first with --dry-run, then give --yes"},
+		{"--dry-run --yes", cli.ExitUsage, "check first with --dry-run, then give --yes"},
+		{"--dry-run", 0, "orders  from " + store + " to " + dir + "  files: 2, "},
+		{"--dry-run nothing", cli.ExitNothing, "nothing to copy for type nothing"},
+	} {
+		code, out, errs := runRoot(t, append([]string{"copy", "--url", url, store, dir}, strings.Fields(test.flags)...)...)
+		if code != test.code || !strings.Contains(out+errs, test.says) {
+			t.Errorf("copy %s: %d, want %d and %q: %s%s", test.flags, code, test.code, test.says, out, errs)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Fatalf("copy %s made the destination", test.flags)
+		}
+	}
+	publish(t, url, "orders", "four")
+	if code, _, errs := runRoot(t, "worker", "--url", url, "--store", store, "--type", "orders", "--until-empty"); code != 0 {
+		t.Errorf("workers do not continue in the old place: %d, %s", code, errs)
+	}
+	if code, _, errs := runRoot(t, "copy", "--yes", "--url", url, store, dir, "orders"); code != 0 {
+		t.Errorf("copy: %d, %s", code, errs)
+	}
+	if code, out, errs := runRoot(t, "copy", "--dry-run", "--url", url, store, dir, "orders"); code != 0 || !strings.Contains(out, "is already in") {
+		t.Errorf("copy: %d, %s%s", code, out, errs)
 	}
 }

@@ -27,7 +27,7 @@ func TestStoppedBetweenTypes(t *testing.T) {
 	store, url := storeWith(t)
 	for _, args := range [][]string{
 		{"keep", "--url", url, "--store", store, "--age", "30d", "--dry-run"},
-		{"copy", "--url", url, store, t.TempDir()},
+		{"copy", "--yes", "--url", url, store, t.TempDir()},
 	} {
 		cmd, errs := root(), &bytes.Buffer{}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -45,7 +45,7 @@ func TestStoppedBetweenTypes(t *testing.T) {
 func TestDirectoryWithAnyName(t *testing.T) {
 	store, url := storeWith(t)
 	dir := filepath.Join(t.TempDir(), `data [2025-07] *?\\`)
-	if code, _, errs := runRoot(t, "copy", "--url", url, store, dir, "audit"); code != 0 {
+	if code, _, errs := runRoot(t, "copy", "--yes", "--url", url, store, dir, "audit"); code != 0 {
 		t.Fatalf("copy: %d, %s", code, errs)
 	}
 	for _, args := range [][]string{{"verify", dir}, {"keep", "--url", url, "--age", "30d", "--dry-run", dir}} {
@@ -59,7 +59,7 @@ func TestDirectoryWithAnyName(t *testing.T) {
 func TestKeep(t *testing.T) {
 	store, url := storeWith(t)
 	data := t.TempDir()
-	if code, _, errs := runRoot(t, "copy", "--url", url, store, data, "audit"); code != 0 {
+	if code, _, errs := runRoot(t, "copy", "--yes", "--url", url, store, data, "audit"); code != 0 {
 		t.Fatalf("copy: %d, %s", code, errs)
 	}
 	inStore, there := " --url "+url+" --store "+store+" ", " --url "+url+" "

@@ -18,7 +18,7 @@ func TestProgressIsForTerminals(t *testing.T) {
 			store, url := storeWith(t)
 			args := map[string][]string{
 				"verify": {"verify", "--store", store, "orders"},
-				"copy":   {"copy", "--url", url, store, filepath.Join(t.TempDir(), "data"), "orders"},
+				"copy":   {"copy", "--yes", "--url", url, store, filepath.Join(t.TempDir(), "data"), "orders"},
 				"keep":   {"keep", "--url", url, "--store", store, "--replaced", "--yes", "orders"},
 			}[name]
 			if test.quiet {

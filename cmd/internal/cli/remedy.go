@@ -128,7 +128,7 @@ func moveHere(m *storage.RegistryMismatch, store string) string {
 		from, on = dir, "on that host "
 	}
 	typ, _, _ := storage.ParseName(filepath.Base(m.Path))
-	return ", or move the type here: " + on + "fencepost copy " + shellWord(from) + " " + shellWord(to) + " " + typ
+	return ", or move the type here: " + on + "fencepost copy --yes " + shellWord(from) + " " + shellWord(to) + " " + typ
 }
 
 // fileArguments returns the arguments of a command for a file.
