@@ -443,7 +443,7 @@ func (c Chain) Starts() map[string]uint64 {
 func (c Chain) Replaced() map[string]bool {
 	starts, paths := c.Starts(), map[string]bool{}
 	for _, l := range c {
-		if l.Type != "" && starts[l.Path] <= l.First {
+		if start, ok := starts[l.Path]; ok && l.Type != "" && start <= l.First { // a kept copy has no start
 			paths[l.Path] = true
 		}
 	}

@@ -258,6 +258,9 @@ func TestHealthyChains(t *testing.T) {
 	if wrong := c.Check(); len(c) != 1 || len(wrong) > 0 {
 		t.Errorf("a copy alone: %v", wrong)
 	}
+	if replaced := c.Replaced(); len(replaced) > 0 {
+		t.Errorf("a copy alone counts as replaced: %v", replaced)
+	}
 	must(t, c.CheckEnd(ctx, mem))
 
 	// An unreadable file is a separate problem; it is not missing.

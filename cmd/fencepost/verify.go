@@ -44,8 +44,9 @@ it reads the disk.
 
 A file that is the successor of another one, such as orders@0002.fpl, continues the producers' counters of that one. Files of one type
 are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be of any generation. In a directory the
-newest must be there, too; files named individually may be part of a series. The same applies with --store: a type means all its files, and
-no argument means all types.
+newest must be there, too; files named individually may be part of a series. A copy that is kept beside the file under a name of its own,
+such as orders-old.fpl, is checked alone, and not counted. The same applies with --store: a type means all its files, and no argument means
+all types.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl
@@ -147,6 +148,7 @@ type fileReport struct {
 	first  *storage.Link // the file itself, if older ones are not here
 
 	replaced bool // a compaction or repair replaced it: a later file has all its messages
+	copied   bool // a copy of another file of the directory, kept under the name of another type
 }
 
 // verdict returns the defects of the file and of the series around it. Damage in a replaced file is shown but does not count.
@@ -258,6 +260,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 			byPath[path] = r
 		}
 	}
+	checkNames(byPath, chains, all)
 	var g errgroup.Group
 	for k, c := range chains {
 		if len(c) == 1 && !all.has(k) || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
@@ -288,6 +291,24 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 		})
 	}
 	g.Wait()
+}
+
+// checkNames checks files that are alone under the name of another type than theirs, in directories that are checked as a whole. No chain
+// contains them. Such a file is a kept copy if the directory has a file with its right name, too. Otherwise it was renamed.
+func checkNames(byPath map[string]*fileReport, chains map[chainKey]storage.Chain, all whole) {
+	for k, c := range chains {
+		l := c[0]
+		if len(c) > 1 || l.Type == "" || l.Type == k.typ || !all[chainKey{dir: k.dir}] {
+			continue
+		}
+		right := filepath.Join(k.dir, storage.GenerationName(l.Type, l.Generation))
+		if r := byPath[l.Path]; byPath[right] != nil {
+			r.copied = true
+		} else {
+			r.chain = append(r.chain, fmt.Errorf("%w: %s holds generation %d of type %s: it was renamed, or is a kept copy; rename it to %s, or move it to another directory",
+				storage.ErrIntegrity, l.Path, l.Generation, l.Type, filepath.Base(right)))
+		}
+	}
 }
 
 // link returns the file as a link of its chain, to be checked against its neighbours.

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,5 +81,49 @@ func TestVerifySum(t *testing.T) {
 	printSum(&out, reports)
 	if want := "6 files  BAD 2  STOPPED 1  REPLACED 1  OK 2  1,011 messages\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// A file under the name of another type is reported in a directory, and its damage counts, unless it is a copy beside the file itself.
+func TestVerifyFilesUnderOtherNames(t *testing.T) {
+	dir, url := t.TempDir(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "o", "one", "two", "three")
+	publish(t, url, "audit", "login")
+	if code, _, errs := runRoot(t, "worker", "--url", url, "--dir", dir, "--all-types", "--until-empty", "--allow-overlay"); code != 0 {
+		t.Fatalf("worker: %d, %s", code, errs)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "o.fpl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(dir, "orders.fpl")
+	write := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(other, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(want int, says ...string) {
+		t.Helper()
+		code, out, errs := runRoot(t, "verify", dir)
+		for _, s := range says {
+			if code != want || !strings.Contains(out, s) {
+				t.Errorf("exit code %d, want %d and %q:\n%s%s", code, want, s, out, errs)
+			}
+		}
+	}
+	write(content)
+	check(0, "a copy: it holds generation 1 of type o, and is not counted", "3 files  OK 3  4 messages\n")
+	damaged := slices.Clone(content)
+	damaged[len(damaged)/2] ^= 1
+	write(damaged)
+	check(cli.ExitIntegrity, "BAD 1")
+	write(content)
+	if err := os.Remove(filepath.Join(dir, "o.fpl")); err != nil {
+		t.Fatal(err)
+	}
+	check(cli.ExitIntegrity, other+" holds generation 1 of type o: it was renamed, or is a kept copy; rename it to o.fpl", "2 files  BAD 1  OK 1  4 messages\n")
+	if code, out, errs := runRoot(t, "verify", other); code != 0 {
+		t.Errorf("a copy named by the user: %d, %s%s", code, out, errs)
 	}
 }

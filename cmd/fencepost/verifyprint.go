@@ -40,12 +40,12 @@ func (r *fileReport) word() string {
 	return verdictOK
 }
 
-// printSum prints the sum of several files. Messages of a replaced file count once.
+// printSum prints the sum of several files. Messages of a replaced or copied file count once.
 func printSum(w io.Writer, reports []*fileReport) {
 	count, n := map[string]int{}, uint64(0)
 	for _, r := range reports {
 		count[r.word()]++
-		if r.report != nil && !r.replaced {
+		if r.report != nil && !r.replaced && !r.copied {
 			n += messages(r.report)
 		}
 	}
@@ -95,6 +95,9 @@ func (r *fileReport) print(w io.Writer) {
 	}
 	if s := rep.Sealed; s != nil {
 		printable.Fprintf(w, "  sealed; it continues in %s\n", successorPath(r.path, rep.Type, s))
+	}
+	if r.copied {
+		printable.Fprintf(w, "  a copy: it holds generation %d of type %s, and is not counted\n", rep.Generation, rep.Type)
 	}
 	if f := r.first; f != nil {
 		printable.Fprintf(w, "  first kept: generation %d, from index %d\n", f.Generation, f.First)
