@@ -133,8 +133,7 @@ and reports how many it skipped.`,
 			if *files.address != "" {
 				return d.examineStore(ctx)
 			}
-			d.examineDirectory(dir, overlay)
-			return true
+			return d.examineDirectory(dir, overlay)
 		}
 		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			d.good("server", "%s answers", b.Name)
@@ -314,25 +313,27 @@ func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
 	}
 }
 
-// examineDirectory checks the directory of the files and its file system.
-func (d *doctor) examineDirectory(dir string, overlay bool) {
+// examineDirectory checks the directory of the files and its file system. It returns whether files can be checked in it.
+func (d *doctor) examineDirectory(dir string, overlay bool) bool {
+	info, err := os.Stat(dir)
 	if err := storage.CheckDirectory(dir, storage.Options{AllowOverlay: overlay}); err != nil {
 		d.bad(cli.ExitFailed, "directory", "%v", err)
-		return
+		return info != nil && info.IsDir()
 	}
-	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d.good("directory", "%s does not exist yet; the first worker creates it", dir)
 	case err != nil:
 		d.bad(cli.ExitFailed, "directory", "%v", err)
+		return false
 	case !info.IsDir():
 		d.bad(cli.ExitFailed, "directory", "%s is not a directory; name another one with --dir", dir)
+		return false
 	default:
 		f, err := os.CreateTemp(dir, ".doctor-*")
 		if err != nil {
 			d.bad(cli.ExitFailed, "directory", "%s is not writable: %v; run as the user of the workers, or give that user access", dir, err)
-			return
+			return true
 		}
 		f.Close()
 		os.Remove(f.Name())
@@ -361,6 +362,7 @@ func (d *doctor) examineRoom(dir string) {
 	default:
 		d.good("directory", "%s is writable, on a trusted file system, %s", dir, left)
 	}
+	return true
 }
 
 // examineStore opens the store of the files, and probes whether it keeps its guarantees. It returns whether files can be checked in it.

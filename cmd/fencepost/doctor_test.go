@@ -145,3 +145,15 @@ func TestDoctorLooksAtTheRoom(t *testing.T) {
 		}
 	}
 }
+
+// A directory that is none is one finding, whatever the number of types.
+func TestDoctorOfNoDirectory(t *testing.T) {
+	_, url := storeWith(t)
+	file := filepath.Join(t.TempDir(), "f.txt")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runRoot(t, "doctor", "--url", url, "--dir", file, "--allow-overlay"); code != cli.ExitFailed || strings.Count(out, "\nbad ") != 1 || !strings.Contains(out, "directory") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}

@@ -34,10 +34,16 @@ type replica struct {
 	waited    bool        // whether it had to wait for a usable server
 }
 
-// run opens the HTTP server, the queue with its locks, the store and the pages, in this order, runs the pool, and closes them in reverse
+// run checks the directory, opens the HTTP server, the queue with its locks, the store and the pages, in this order, runs the pool, and closes them in reverse
 // order.
 func (p *program) run(ctx context.Context, o ops.Options) (err error) {
 	defer limitMemory()()
+	if *p.address == "" {
+		// Otherwise it would be ready until the first message. Whether there is room is not checked: that changes while it runs.
+		if err := storage.CheckWritable(p.files.Dir, p.files.Storage); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &replica{program: p, stop: make(chan struct{})}

@@ -1,7 +1,9 @@
 package workercmd
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -111,5 +113,31 @@ func TestWorkerWaitsForTheServerOfTheStore(t *testing.T) {
 	}
 	if code, took := w.stop(t); code != 0 || took > quick {
 		t.Errorf("exit code %d after %v", code, took)
+	}
+}
+
+// A worker that cannot use its directory ends at startup, instead of being ready until the first message.
+func TestWorkerTestsItsDirectory(t *testing.T) {
+	dir := t.TempDir()
+	file, url := filepath.Join(dir, "file"), "sqlite://"+filepath.Join(dir, "queue.db")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	work := func(dir string) (code int, log string) {
+		t.Helper()
+		var out bytes.Buffer
+		cmd := New()
+		cmd.SetArgs([]string{"--url", url, "--dir", dir, "--type", "orders", "--allow-overlay", "--until-empty"})
+		cmd.SetOut(&out)
+		cmd.SetErr(&out)
+		return cli.Run(t.Context(), cmd), out.String()
+	}
+	for _, dir := range []string{file, filepath.Join(file, "data"), "/proc/x"} {
+		if code, log := work(dir); code != cli.ExitFailed || strings.Contains(log, "worker started") || strings.Count(log, "error: ") != 1 {
+			t.Errorf("--dir %s: exit code %d: %s", dir, code, log)
+		}
+	}
+	if code, log := work(filepath.Join(dir, "new", "data")); code != 0 {
+		t.Errorf("a directory that does not exist yet: exit code %d: %s", code, log)
 	}
 }

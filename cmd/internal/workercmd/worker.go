@@ -32,6 +32,8 @@ func newCommand() *cobra.Command {
 <dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like on the machine of the directory; no
 type ever has two writers.
 
+At startup it tests whether it may write to the directory, or create it.
+
 With --store the files are in a store that every machine can reach: start replicas on any machine, and any of them can continue any type. At
 startup the worker tests the store: of 32 simultaneous attempts to create the same value, exactly one must succeed.
 
