@@ -88,7 +88,10 @@ With --store a type stands for all its files.`,
 			if err == nil {
 				err = c.verdict()
 			}
-			return errors.Join(err, c.out.Flush())
+			if ferr := c.out.Flush(); ferr != nil && !errors.Is(err, ferr) {
+				err = errors.Join(err, ferr)
+			}
+			return err
 		},
 	}
 	c.files.add(cmd, store.URLFlag(cmd))

@@ -38,6 +38,7 @@ func root() *cobra.Command {
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	checkOutput(cmd)
 	// The demo starts worker processes from this program.
 	w := workercmd.New()
 	w.Hidden = true
