@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -132,11 +131,7 @@ func (c *catter) paths(args []string) (paths []string, err error) {
 		return paths, err
 	}
 	for _, path := range args {
-		info, err := os.Stat(path)
-		if err == nil && info.IsDir() {
-			return nil, cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
-		}
-		if err := meant(path, err); err != nil {
+		if err := readable("cat", path); err != nil {
 			return nil, err
 		}
 	}

@@ -68,7 +68,7 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 			f.files.close()
 		}
 	}()
-	if err := f.locate(args[0]); err != nil {
+	if err := f.locate(cmd.Name(), args[0]); err != nil {
 		return err
 	}
 	// A mistyped name must not create anything.
@@ -76,12 +76,8 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
 		return f.checkDir() // a type that the database does not know is refused later
 	}
-	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" {
-		check := "the path, and that its volume is mounted"
-		if f.files.place != nil {
-			check = "its name, and that this is the right store"
-		}
-		return fmt.Errorf("%s does not exist; check %s; if the file is lost permanently, --accept-loss gives up its messages", f.path, check)
+	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" { // in a store
+		return fmt.Errorf("%s does not exist; check its name, and that this is the right store; if the file is lost permanently, --accept-loss gives up its messages", f.path)
 	}
 	if err != nil {
 		return err
@@ -90,8 +86,16 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 }
 
 // locate finds the file that the argument names, and its directory and type.
-func (f *rewriteFlags) locate(arg string) (err error) {
-	f.path, err = f.files.one(arg, newest)
+func (f *rewriteFlags) locate(command, arg string) (err error) {
+	f.path, err = f.files.one(command, arg, newest)
+	if lost := (*missingError)(nil); errors.As(err, &lost) {
+		switch {
+		case f.maybeLost:
+			err = nil
+		case command == "repair" && !lost.continues:
+			err = cli.Usagef("%w; if the file is lost permanently, --accept-loss gives up its messages", err)
+		}
+	}
 	if f.maybeLost && f.files.place != nil && cli.Code(err) == cli.ExitNothing { // a type whose files are all lost
 		f.path, err = filepath.Join(f.files.place.Dir, storage.FileName(arg)), nil
 	}

@@ -127,10 +127,9 @@ func (f *fileFlags) ofType(typ string) ([]string, error) {
 
 // one returns the file that an argument names. In a store, where a type stands for all its files,
 // choose picks one of them.
-func (f *fileFlags) one(arg string, choose func(paths []string) string) (string, error) {
+func (f *fileFlags) one(command, arg string, choose func(paths []string) string) (string, error) {
 	if f.place == nil {
-		_, err := os.Stat(arg)
-		return arg, meant(arg, err)
+		return arg, readable(command, arg)
 	}
 	typ, path, err := f.place.Argument(arg)
 	if err != nil || path != "" {
@@ -209,11 +208,12 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 	dirs = whole{}
 	for _, arg := range args {
 		info, err := os.Stat(arg)
-		if err := meant(arg, err); err != nil {
-			return nil, nil, err
-		}
 		if err != nil || !info.IsDir() {
-			paths = append(paths, arg) // opening it reports the error
+			// A file means all files of its type to keep, which may have removed this one.
+			if err := readable(command, arg); err != nil && !(command == "keep" && errors.As(err, new(*missingError))) {
+				return nil, nil, err
+			}
+			paths = append(paths, arg)
 			continue
 		}
 		found, err := filesIn(arg)
@@ -227,4 +227,80 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 		paths = append(paths, found...)
 	}
 	return paths, dirs, nil
+}
+
+// readable returns an error that says what to do if the argument of a command is not a file that can hold messages. It says nothing about the
+// contents of a file with the name of one.
+func readable(command, arg string) error {
+	info, err := os.Stat(arg)
+	switch named := strings.HasSuffix(arg, storage.FileName("")); {
+	case errors.Is(err, fs.ErrNotExist) && named:
+		return missing(arg)
+	case err != nil:
+		return meant(arg, err) // opening it reports other errors
+	case info.IsDir():
+		return cli.Usagef("%s is a directory; name a type's file in it, as in fencepost %s %s", arg, command, filepath.Join(arg, storage.FileName("orders")))
+	case named || !info.Mode().IsRegular():
+		return nil
+	}
+	r, err := storage.OpenReader(arg, storage.ReaderOptions{})
+	if err == nil {
+		return r.Close()
+	}
+	if foreign := (*storage.ForeignFileError)(nil); !errors.As(err, &foreign) {
+		return nil
+	}
+	what := "is not a Fencepost file"
+	if isEmbeddedDatabase(arg) {
+		what = "belongs to the embedded database, which holds queue, registry and locks; leave it there"
+	}
+	return cli.Usagef("%s %s; name a type's file, such as %s, or the directory", arg, what, filepath.Join(filepath.Dir(arg), storage.FileName("orders")))
+}
+
+// isEmbeddedDatabase reports whether a file belongs to an SQLite database.
+func isEmbeddedDatabase(path string) bool {
+	path = strings.TrimSuffix(strings.TrimSuffix(path, "-wal"), "-shm")
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	const magic = "SQLite format 3\x00"
+	b := make([]byte, len(magic))
+	_, err = io.ReadFull(f, b)
+	return err == nil && string(b) == magic
+}
+
+// missingError says that a type's file does not exist, and which files the type has there.
+type missingError struct {
+	path, typ string
+	others    []string // paths, oldest first
+	continues bool     // one of them is of a later generation
+}
+
+func (e *missingError) Error() string {
+	switch n := len(e.others); n {
+	case 0:
+		return e.path + " does not exist; check the path, and that its volume is mounted"
+	case 1:
+		return fmt.Sprintf("%s does not exist; the file of type %s there is %s", e.path, e.typ, e.others[0])
+	default:
+		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s", e.path, e.typ, e.others[0], e.others[n-1])
+	}
+}
+
+// missing returns the error for a type's file that does not exist.
+func missing(path string) error {
+	e := &missingError{path: path}
+	var generation uint64
+	var ok bool
+	if e.typ, generation, ok = storage.ParseName(filepath.Base(path)); ok {
+		paths, _ := filesIn(filepath.Dir(path)) // without a directory there are none
+		for _, p := range paths {
+			if typ, g, _ := storage.ParseName(filepath.Base(p)); typ == e.typ {
+				e.others, e.continues = append(e.others, p), e.continues || g > generation
+			}
+		}
+	}
+	return &cli.Error{Code: cli.ExitUsage, Err: e}
 }

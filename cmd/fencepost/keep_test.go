@@ -88,7 +88,7 @@ func TestKeep(t *testing.T) {
 		{"keep --age 1ns --yes" + there + data + "/audit@0002.fpl", 0, []string{"removed=0 bytes=0  kept: generation 2 on, index 1 on, files: 1"}, ""},
 		{"keep --age 1ns --yes nothing" + inStore, cli.ExitNothing, []string{"no files of type nothing"}, ""},
 		{"cat orders", cli.ExitUsage, []string{"orders does not exist", "data/orders.fpl"}, ""}, // a type's name instead of a file
-		{"cat orders.fpl", cli.ExitFailed, []string{"error: storage: open orders.fpl: no such file or directory"}, ""},
+		{"cat orders.fpl", cli.ExitUsage, []string{"error: orders.fpl does not exist; check the path"}, ""},
 	} {
 		code, out, errs := runRoot(t, strings.Fields(test.args)...)
 		for _, s := range test.says {

@@ -50,7 +50,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 			}
 			defer files.close()
 			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), unsynced: unsynced, fs: files.fs()}
-			path, err := files.one(args[0], oldest)
+			path, err := files.one("tail", args[0], oldest)
 			if err != nil {
 				return err
 			}

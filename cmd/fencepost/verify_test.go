@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,11 +76,12 @@ func TestVerifySum(t *testing.T) {
 		{report: &storage.Report{Messages: 5}, replaced: true, err: storage.ErrIntegrity},
 		{report: &storage.Report{Messages: 2}, err: context.Canceled},
 		{err: storage.ErrIntegrity},
+		{err: fs.ErrPermission},
 		{report: &storage.Report{Messages: 3}, chain: []error{storage.ErrIntegrity}},
 	}
 	var out strings.Builder
 	printSum(&out, reports)
-	if want := "6 files  BAD 2  STOPPED 1  REPLACED 1  OK 2  1,011 messages\n"; out.String() != want {
+	if want := "7 files  BAD 2  UNREADABLE 1  STOPPED 1  REPLACED 1  OK 2  1,011 messages\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

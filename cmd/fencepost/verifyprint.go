@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -26,12 +28,15 @@ const (
 	verdictReplaced = "REPLACED"
 	verdictBad      = "BAD"
 	verdictStopped  = "STOPPED"
+	verdictUnread   = "UNREADABLE" // not known to be bad
 )
 
 func (r *fileReport) word() string {
 	switch {
 	case r.stopped():
 		return verdictStopped
+	case errors.Is(r.err, fs.ErrPermission) && len(r.chain) == 0:
+		return verdictUnread
 	case r.verdict() != nil:
 		return verdictBad
 	case r.passedOver():
@@ -50,7 +55,7 @@ func printSum(w io.Writer, reports []*fileReport) {
 		}
 	}
 	printable.Fprintf(w, "%s files ", humanize.Comma(int64(len(reports))))
-	for _, verdict := range []string{verdictBad, verdictStopped, verdictReplaced, verdictOK} {
+	for _, verdict := range []string{verdictBad, verdictUnread, verdictStopped, verdictReplaced, verdictOK} {
 		if count[verdict] > 0 {
 			printable.Fprintf(w, " %s %s ", verdict, humanize.Comma(int64(count[verdict])))
 		}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+)
+
+// Arguments that are not files of types: every command says what to name instead.
+func TestArgumentsThatAreNoFiles(t *testing.T) {
+	dir := t.TempDir()
+	url := "sqlite://" + filepath.Join(dir, "fencepost.db")
+	for range 2 {
+		publish(t, url, "orders", "one")
+		if code, _, errs := runRoot(t, "worker", "--url", url, "--dir", dir, "--type", "orders", "--until-empty", "--allow-overlay"); code != 0 {
+			t.Fatalf("worker: %d, %s", code, errs)
+		}
+		if code, _, errs := runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders@0002.fpl"); code != 0 {
+			if code, _, errs = runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders.fpl"); code != 0 {
+				t.Fatalf("compact: %d, %s", code, errs)
+			}
+		}
+	}
+	if code, _, errs := runRoot(t, "keep", "--url", url, "--replaced", "--yes", dir); code != 0 {
+		t.Fatalf("keep: %d, %s", code, errs)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "list.txt"), []byte("milk"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	there := []string{"--url", url}
+	for _, command := range [][]string{{"verify"}, {"cat"}, {"tail"}, append([]string{"compact"}, there...), append([]string{"repair"}, there...)} {
+		for arg, want := range map[string]string{
+			"orders.fpl":   "orders.fpl does not exist; the file of type orders there is " + filepath.Join(dir, "orders@0003.fpl"),
+			"nope.fpl":     "nope.fpl does not exist; check the path, and that its volume is mounted",
+			"fencepost.db": "belongs to the embedded database, which holds queue, registry and locks; leave it there; name a type's file",
+			"list.txt":     "list.txt is not a Fencepost file; name a type's file",
+			"orders":       "orders does not exist; name a type's file",
+			"":             "is a directory; name a type's file in it, as in fencepost " + command[0],
+		} {
+			if arg == "" && command[0] == "verify" {
+				continue
+			}
+			code, out, errs := runRoot(t, append(command, filepath.Join(dir, arg))...)
+			if code != cli.ExitUsage || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "--accept-loss") != (command[0] == "repair" && arg == "nope.fpl") {
+				t.Errorf("%s %s: exit code %d, want %q: %s%s", command[0], arg, code, want, out, errs)
+			}
+		}
+	}
+	// All files of a type, of which keep has removed this one.
+	if code, out, errs := runRoot(t, "keep", "--url", url, "--replaced", "--yes", filepath.Join(dir, "orders.fpl")); code != 0 || !strings.Contains(out, "removed=0") {
+		t.Errorf("keep: %d, %s%s", code, out, errs)
+	}
+}
