@@ -71,6 +71,7 @@ type typeRow struct {
 	MaxBacklog    int     `json:"max_backlog,omitempty"`
 	FileDamaged   string  `json:"file_damaged,omitempty"` // why the registry entry of the file cannot be read
 	Why           string  `json:"why,omitempty"`          // the reason given with the last change of drain, publish or limit
+	LastError     string  `json:"last_error,omitempty"`   // the error that keeps a worker from draining it
 
 	state string
 }
@@ -83,7 +84,8 @@ func typesLsCommand() *cobra.Command {
 		Use:   "ls [TYPE]…",
 		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
 		Long: `Ls lists all types, or those given by name or glob; with --pending only those with pending messages. It costs the server a read
-of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.
+of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only. A type is failing if a worker reports an error that keeps it
+from draining the type; types show prints the error.
 With -o json the array is streamed. After an error it is incomplete, and the exit code is not 0.`,
 		Example: `  fencepost types ls
   fencepost types ls 'customer-7*' --pending
@@ -146,6 +148,9 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 				if r.FileDamaged != "" {
 					state = strings.TrimPrefix(state+", file entry damaged: fencepost types show "+r.Type, "-, ")
 				}
+				if r.LastError != "" {
+					state = strings.TrimPrefix(state+", failing: fencepost types show "+r.Type, "-, ")
+				}
 				row := []any{r.Type, pending, oldest, r.DurableIndex, r.Epoch, state}
 				if succeeded {
 					row = append(row, r.Generation)
@@ -182,6 +187,11 @@ func (l lookAtTypes) each(ctx context.Context, b *fencepost.Backend, add func(ty
 	if err != nil {
 		return err
 	}
+	members, err := b.Queue.Members(ctx, "", 0)
+	if err != nil {
+		return err
+	}
+	failing := cli.Failures(members, now)
 	for page := range slices.Chunk(types, rowsPage) {
 		rows, err := l.page(ctx, b, page, now, settings)
 		if err != nil {
@@ -191,6 +201,7 @@ func (l lookAtTypes) each(ctx context.Context, b *fencepost.Backend, add func(ty
 			if row == nil {
 				continue
 			}
+			row.LastError = failing[row.Type]
 			if err := add(*row); err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
@@ -208,5 +209,34 @@ func TestPurgeBeforeTheFirstYear(t *testing.T) {
 	}
 	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--all", "--yes"); code != 0 || out != "purged=1 bytes=3\n" {
 		t.Errorf("%d, %s%s", code, out, errs)
+	}
+}
+
+// An error that keeps a worker from draining a type is shown where runbooks begin.
+func TestTypesThatFail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue.db")
+	url := "sqlite://" + path
+	publish(t, url, "orders", "one")
+	publish(t, url, "audit", "login")
+	q, err := sqlitequeue.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	why := "orders.fpl: the file is damaged " + strings.Repeat("x", 300) + " end"
+	if err := q.Heartbeat(t.Context(), queue.Member{Instance: "1", Host: "node-1", Types: []string{"*"}, Errors: map[string]string{"orders": why}, Beat: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ args, says, not string }{
+		{"types ls", "failing: fencepost types show orders\n", "failing: fencepost types show audit"},
+		{"types ls -o json", `"last_error": "` + why + `"`, "none"},
+		{"types show orders", "error     " + why + "\n", "none yet\nerror"},
+		{"types show orders -o json", `"last_error": "` + why + `"`, "none"},
+		{"types show audit", "dead ", "error"},
+	} {
+		code, out, errs := runRoot(t, append(strings.Fields(test.args), "--url", url)...)
+		if code != 0 || !strings.Contains(out, test.says) || strings.Contains(out, test.not) {
+			t.Errorf("%s: exit code %d, want %q: %s%s", test.args, code, test.says, out, errs)
+		}
 	}
 }

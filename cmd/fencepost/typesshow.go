@@ -124,6 +124,7 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	if err != nil {
 		return nil, err
 	}
+	d.LastError = cli.Failures(members, now)[typ]
 	for _, m := range members {
 		if globs.Match(m.Types, typ) {
 			d.Workers = append(d.Workers, workerRow{m.Instance, m.Host, m.PID, m.Version, slices.Contains(m.Held, typ), m.Stopping, m.Seen})
@@ -210,6 +211,9 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 	}
 	if len(d.Workers) == 0 {
 		line("workers", "none")
+	}
+	if d.LastError != "" {
+		line("error", "%s", d.LastError)
 	}
 	if d.Dead > 0 {
 		line("dead", "%s; fencepost dead ls --type %s", plus(d.Dead, d.DeadCapped), d.Type)
