@@ -247,14 +247,21 @@ func (o *copying) endsAll(err error) bool {
 	return err != nil && (errors.Is(err, storage.ErrNoSpace) || errors.Is(err, lock.ErrUnavailable) || o.checkTo() != nil)
 }
 
+// knownEntry returns the registry entry of a type, which must exist: a mistyped type gets no lock.
+func knownEntry(ctx context.Context, b *fencepost.Backend, typ string) (queue.RegistryEntry, error) {
+	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
+	if err == nil && !known {
+		err = fmt.Errorf("type %q has no registered file: %w", typ, fs.ErrNotExist)
+	}
+	return entry, err
+}
+
 // preview prints what copying a type would do. It changes nothing.
 func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string) error {
-	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
+	entry, err := knownEntry(ctx, b, typ)
 	switch {
 	case err != nil:
 		return err
-	case !known:
-		return fmt.Errorf("type %q has no registered file: %w", typ, fs.ErrNotExist)
 	case entry.Place == worker.Place(o.to.fs(ctx), o.to.dir):
 		printCopied(o.cmd.OutOrStdout(), typ, &worker.CopyReport{Already: true}, o.from, o.to)
 		return nil
@@ -278,6 +285,9 @@ func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string)
 
 // copyType copies a type, and prints the result.
 func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string) error {
+	if _, err := knownEntry(ctx, b, typ); err != nil {
+		return err
+	}
 	fsys := o.from.fs(ctx)
 	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
 		To: worker.Files{Dir: o.from.dir, Storage: storage.Options{FS: fsys, AllowOverlay: o.overlay}}}

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -102,11 +103,16 @@ The last line for each type is removed=… bytes=… and the files that are kept
 					break
 				}
 				do := func(ctx context.Context) error { return k.keep(ctx, cmd, b, t) }
-				if k.dryRun {
-					errs = append(errs, do(ctx))
-				} else {
-					errs = append(errs, k.admin.turn(cmd).Take(ctx, b, t.typ, do))
+				// A type that the database does not know, perhaps a mistyped one, gets no lock.
+				_, err := registered(ctx, b, t.typ)
+				switch {
+				case err != nil:
+				case k.dryRun:
+					err = do(ctx)
+				default:
+					err = k.admin.turn(cmd).Take(ctx, b, t.typ, do)
 				}
+				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		})
@@ -128,15 +134,20 @@ func typesOf(paths []string) (types []chainKey, err error) {
 	return types, nil
 }
 
+// registered returns the registry entry of a type, which must exist.
+func registered(ctx context.Context, b *fencepost.Backend, typ string) (queue.RegistryEntry, error) {
+	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
+	if err == nil && !known {
+		err = &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s, so none of its files is removed: is it the right database?", b.Name, typ)}
+	}
+	return entry, err
+}
+
 // keep removes the old files of one type.
 func (k *keeper) keep(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, t chainKey) error {
-	entry, known, err := b.Queue.RegistryEntry(ctx, t.typ)
-	switch {
-	case err != nil:
+	entry, err := registered(ctx, b, t.typ)
+	if err != nil {
 		return err
-	case !known:
-		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s, so none of its files is removed: is it the right database?",
-			b.Name, t.typ)}
 	}
 	o := storage.KeepOptions{Registered: storageEntry(entry), Age: time.Duration(k.age), Size: int64(k.size), Replaced: k.replaced, DryRun: k.dryRun}
 	if k.files.place != nil {

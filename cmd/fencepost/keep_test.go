@@ -109,3 +109,18 @@ func TestKeep(t *testing.T) {
 		t.Errorf("another database: %d, %s", code, errs)
 	}
 }
+
+// A mistyped name leaves nothing in the database.
+func TestKeepOfAnUnknownTypeTakesNoLock(t *testing.T) {
+	store, url := storeWith(t)
+	if code, _, errs := runRoot(t, "copy", "--url", url, "--yes", store, t.TempDir(), "nope"); code != cli.ExitNothing || !strings.Contains(errs, "no registered file") {
+		t.Errorf("copy: %d, %s", code, errs)
+	}
+	nope := filepath.Join(t.TempDir(), "nope.fpl")
+	if code, _, errs := runRoot(t, "keep", "--url", url, "--replaced", "--yes", nope); code != cli.ExitNothing || !strings.Contains(errs, "no registered file of type nope") {
+		t.Errorf("keep: %d, %s", code, errs)
+	}
+	if code, out, errs := runRoot(t, "locks", "ls", "--all", "-o", "json", "--url", url); code != 0 || strings.Contains(out, "nope") {
+		t.Errorf("locks: %d, %s%s", code, out, errs)
+	}
+}
