@@ -133,8 +133,8 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 }
 
 func TestUnknownFileIsNotFound(t *testing.T) {
-	refused(t, run(t, nil, "fencepost", "verify", "/does/not/exist.fpl"), failed, "/does/not/exist.fpl")
-	refused(t, run(t, nil, "fencepost", "cat", "/does/not/exist.fpl"), failed, "/does/not/exist.fpl")
+	refused(t, run(t, nil, "fencepost", "verify", "/does/not/exist.fpl"), usage, "/does/not/exist.fpl")
+	refused(t, run(t, nil, "fencepost", "cat", "/does/not/exist.fpl"), usage, "/does/not/exist.fpl")
 }
 
 func TestUnreachableServer(t *testing.T) {
