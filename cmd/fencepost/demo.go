@@ -82,7 +82,7 @@ With --ui it also serves the pages of fencepost ui, prints their address, and ke
 		},
 	}
 	f := cmd.Flags()
-	cli.URLVar(cmd, &d.url, "", "backend: mongodb://host/ for a server; embedded if empty")
+	cli.URLVar(cmd, &d.url, "", "backend: mongodb://host/ for a server; embedded if not given")
 	f.StringVar(&d.dir, "dir", "", "directory of files and logs; must not exist or be empty (default: a temporary one)")
 	d.files.address, d.files.url = store.Flag(cmd), &d.url
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
@@ -91,6 +91,19 @@ With --ui it also serves the pages of fencepost ui, prints their address, and ke
 	f.BoolVar(&d.ui, "ui", false, "serve pages to watch it in a browser, on a free port of this machine, until Ctrl-C")
 	f.BoolVar(&d.keep, "keep", false, "keep files, logs and database")
 	return cmd
+}
+
+// workerEnv returns the environment of the demo's workers: the caller's, but with the demo's own places. No configuration file may name others.
+func (d *demo) workerEnv(environ []string) []string {
+	env := slices.DeleteFunc(environ, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains([]string{"FENCEPOST_URL", "FENCEPOST_URL_FILE", "FENCEPOST_STORE", "FENCEPOST_STORE_FILE", "FENCEPOST_CONFIG"}, name)
+	})
+	env = append(env, "FENCEPOST_URL="+d.url)
+	if *d.files.address == "" {
+		return append(env, "FENCEPOST_DIR="+d.dir)
+	}
+	return append(env, "FENCEPOST_STORE="+*d.files.address)
 }
 
 // demo is one run of the demo.
@@ -329,7 +342,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
 		// Passed in the environment, so that ps does not show the addresses.
-		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_URL_FILE=", "FENCEPOST_STORE="+*d.files.address, "FENCEPOST_STORE_FILE=", "FENCEPOST_DIR="+d.dir)
+		cmd.Env = d.workerEnv(os.Environ())
 		cmd.Stderr = log
 		// Each worker is in its own process group: Ctrl-C reaches only the demo, which stops the workers.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -51,14 +51,18 @@ func addressVar(cmd *cobra.Command, address *string, name, byDefault, usage, exa
 // fromAddressFile sets --url or --store from the file that --url-file or --store-file names. If both are given, the command line takes
 // precedence over the environment, and the environment over the configuration file.
 func fromAddressFile(cmd *cobra.Command, name string) error {
-	file := cmd.Flags().Lookup(name + inFile)
-	if file == nil || file.Value.String() == "" {
+	address, file := cmd.Flags().Lookup(name), cmd.Flags().Lookup(name+inFile)
+	if file == nil {
 		return nil
 	}
-	address, path := cmd.Flags().Lookup(name), file.Value.String()
+	path := file.Value.String()
 	switch a, b := rank(address), rank(file); {
-	case a > b:
+	case address.Changed && address.Value.String() == "" && a >= b:
+		return emptyAddress(address)
+	case a > b || b == 0:
 		return nil
+	case path == "":
+		return emptyAddress(file)
 	case a == b:
 		return Usagef("--%s and --%s cannot be combined; use one of them", name, file.Name)
 	}
@@ -68,6 +72,16 @@ func fromAddressFile(cmd *cobra.Command, name string) error {
 	}
 	setSource(address, "file "+path)
 	return cmd.Flags().Set(name, line)
+}
+
+// emptyAddress returns the error of an address that was given but is empty, as an unset variable of a shell leaves it. To ignore it would
+// mean the default: messages that get into a database on this machine, although another one was meant.
+func emptyAddress(f *pflag.Flag) error {
+	otherwise := "files in a directory"
+	if strings.HasPrefix(f.Name, urlFlag) {
+		otherwise = "the embedded database"
+	}
+	return Usagef("%s is empty; give it a value, or leave it out for %s", Where(f), otherwise)
 }
 
 // Address returns an argument that is an address or, if it is @FILE, the address in the file.

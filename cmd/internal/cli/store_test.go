@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -137,7 +138,7 @@ func TestNoDirWithStore(t *testing.T) {
 		{args: "--store mongodb:", dir: "/data"},
 		{store: "mongodb:", dir: "/data"},
 		{args: "--dir data"},
-		{args: "--dir data --store=", store: "mongodb:"},
+		{args: "--dir data --store=", store: "mongodb:", says: "--store is empty"},
 	} {
 		if test.store != "" {
 			t.Setenv("FENCEPOST_STORE", test.store)
@@ -155,7 +156,7 @@ func TestNoDirWithStore(t *testing.T) {
 		if (code == ExitUsage) != (test.says != "") || !strings.Contains(errs.String(), test.says) || code != ExitUsage && code != ExitOK {
 			t.Errorf("%+v: exit code %d: %s", test, code, errs.String())
 		}
-		t.Setenv("FENCEPOST_STORE", "")
+		os.Unsetenv("FENCEPOST_STORE")
 		t.Setenv("FENCEPOST_DIR", "data")
 	}
 }
