@@ -188,11 +188,11 @@ func TestWrongOperationsArgumentsAreUsageErrors(t *testing.T) {
 func TestConfigurationFile(t *testing.T) {
 	b := embedded(t)
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	text := fmt.Sprintf("url: %s\nworker:\n  dir: %s\n  type: [t]\n  until-empty: true\nproducer:\n  type: t\n  count: 7\n", b.url, b.dir)
+	text := fmt.Sprintf("url: %s\nworker:\n  dir: %s\n  type: [t]\n  until-empty: true\nproducer:\n  type: t\n  seed: 7\n", b.url, b.dir)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	mustRun(t, nil, "producer", "publish", "--config", config)
+	mustRun(t, nil, "producer", "publish", "--config", config, "--count", "7")
 	var settings []struct{ Name, Value, Source string }
 	r := mustRun(t, nil, "worker", "config", "--config", config, "--batch", "9", "-o", "json")
 	if err := json.Unmarshal([]byte(r.stdout), &settings); err != nil {

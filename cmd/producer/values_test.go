@@ -16,11 +16,10 @@ func TestWrongFlagValues(t *testing.T) {
 // Flags that do not apply to the messages of a run are refused, not ignored. Values from the environment or a file do not count.
 func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	t.Setenv("FENCEPOST_TYPE", "t")
-	t.Setenv("FENCEPOST_DRY_RUN", "true")
 	publish := func(args string) (code int, stderr string) {
 		var errs bytes.Buffer
 		cmd := root()
-		cmd.SetArgs(append([]string{"publish"}, strings.Fields(args)...))
+		cmd.SetArgs(append([]string{"publish", "--dry-run"}, strings.Fields(args)...))
 		cmd.SetIn(strings.NewReader("[1]\n"))
 		cmd.SetOut(&bytes.Buffer{})
 		cmd.SetErr(&errs)
@@ -42,7 +41,6 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		}
 	}
 	t.Setenv("FENCEPOST_FORMAT", "ndjson")
-	t.Setenv("FENCEPOST_SIZE", "1KiB")
 	for _, args := range []string{"", "--format lines -", "--message x", "--count 1 --size 1KiB --seed 7"} {
 		if code, errs := publish(args); code != 0 {
 			t.Errorf("%s: %d %s", args, code, errs)

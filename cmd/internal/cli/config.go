@@ -25,8 +25,16 @@ const maxConfig = 1 << 20
 // programs are the sections of a configuration file.
 var programs = []string{"worker", "producer", "fencepost"}
 
-// notInFiles are flags that concern a single call of a program.
-var notInFiles = []string{"config", "help", "version"}
+// notInFiles are flags that a configuration file cannot set.
+var notInFiles = append([]string{"config", "help", "version"}, ofOneCall...)
+
+// ofOneCall are flags that concern a single call: what it confirms, selects or tries. Only the command line sets them. In an environment or a
+// file, a confirmation would confirm every later call, and a limit would cut every later export. docs/cli.md lists them.
+var ofOneCall = []string{
+	"yes", "force", "accept-loss", "adopt", "create", "dry-run", "check", "why",
+	"all", "id", "message", "from", "count", "lines", "since", "before", "older", "age", "size", "reason", "replaced", "foreign", "pending", "salvage", "unsynced",
+	"follow", "once", "request", "drain", "publish", "max-backlog", "resume", "at",
+}
 
 // sourceKey is the annotation of a flag that records the source of its value.
 const sourceKey = "fencepost_source"
@@ -144,7 +152,7 @@ func readSection(cmd *cobra.Command, path, section string, node *yaml.Node, know
 		case section == "" && slices.Contains(programs, key):
 			continue
 		case slices.Contains(notInFiles, key):
-			return nil, Usagef("config file %s:%d: %q cannot be set in a file", path, n.Line, key)
+			return nil, Usagef("config file %s:%d: %q cannot be set in a file; give --%s on the command line of each call", path, n.Line, key, key)
 		case !known[key]:
 			hint := ""
 			if near := nearest(key, known); near != "" {

@@ -22,6 +22,7 @@ func program(name string) (*cobra.Command, *bytes.Buffer) {
 	root.Flags().StringArray("header", nil, "")
 	root.Flags().Bool("compress", false, "")
 	root.Flags().Int("batch", 1000, "")
+	root.Flags().Bool("yes", false, "")
 	URLFlag(root)
 	StoreFlag(root, "files")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -87,6 +88,11 @@ func TestConfigFile(t *testing.T) {
 		{name: "no YAML", file: "a: b\nlease: [", code: ExitUsage, says: []string{"F:2", "YAML"}},
 		{name: "two documents", file: "batch: 1\n---\nbatch: 2", code: ExitUsage, says: []string{"F:2", "second document"}},
 		{name: "about one call", file: "config: other.yaml", code: ExitUsage, says: []string{"F:1", `"config"`}},
+		{name: "confirmed for good", file: "lease: 1s\nyes: true", code: ExitUsage, says: []string{"F:2", `"yes" cannot be set in a file`}},
+		{name: "of one call, for another program", file: "worker:\n  count: 1", code: ExitUsage, says: []string{"F:2", `"count" cannot be set in a file`}},
+		{name: "confirmed by the environment", env: map[string]string{"FENCEPOST_YES": "true"}, code: ExitUsage, says: []string{"FENCEPOST_YES", "--yes", "on the command line"}},
+		{name: "another command's in the environment", env: map[string]string{"FENCEPOST_FORCE": "true"}},
+		{name: "confirmed", env: map[string]string{"FENCEPOST_YES": "true"}, args: []string{"--yes"}, want: "yes=true (flag)\n"},
 		{name: "wrong environment", file: "", env: map[string]string{"FENCEPOST_BATCH": "many"}, code: ExitUsage, says: []string{"FENCEPOST_BATCH"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -203,6 +209,20 @@ func write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// docs/cli.md lists the flags that only the command line sets.
+func TestFlagsOfOneCallAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, _, _ := strings.Cut(string(doc), "**Output.**")
+	for _, name := range ofOneCall {
+		if !strings.Contains(settings, "`--"+name+"`") {
+			t.Errorf("--%s is not among the settings", name)
+		}
 	}
 }
 

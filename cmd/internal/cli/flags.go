@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,13 +127,17 @@ func rank(f *pflag.Flag) int {
 func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
 
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
-// configuration file (--config). Call it first in RunE. Effective then shows the source of each value.
+// configuration file (--config); flags of a single call are an error there. Call it first in RunE. Effective then shows the source of each value.
 func FromEnv(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		v, ok := os.LookupEnv(name)
 		if !ok || f.Changed || failed != nil || f.Name == "help" || f.Name == "version" {
+			return
+		}
+		if slices.Contains(ofOneCall, f.Name) {
+			failed = Usagef("environment variable %s: --%s concerns a single call; unset the variable, and give --%s on the command line", name, f.Name, f.Name)
 			return
 		}
 		var err error
