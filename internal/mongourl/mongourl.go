@@ -4,6 +4,7 @@ package mongourl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
 
 	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/redact"
@@ -33,6 +35,9 @@ func Parse(ctx context.Context, uri string) (*options.ClientOptions, string, err
 	co, err := lookUp(ctx, uri, func() (*options.ClientOptions, error) { return apply(uri) }, func(*options.ClientOptions) {})
 	if err != nil {
 		return nil, "", err
+	}
+	if err := unknownOption(uri); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", redact.URL(uri), err)
 	}
 	_, rest, _ := strings.Cut(uri, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -88,6 +93,34 @@ func checkFiles(uri string) error {
 		}
 		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 			return fmt.Errorf("%s=%s is not a regular file; name one, it is read several times", key, path)
+		}
+	}
+	return nil
+}
+
+// ErrOption is wrapped by errors about an option that the driver does not know.
+var ErrOption = errors.New("unknown option")
+
+// unknownOption returns an error about the first option of a valid URL that the driver does not know. The driver ignores it: with tsl=true
+// instead of tls=true, messages and passwords would go unencrypted.
+func unknownOption(uri string) error {
+	_, rest, _ := strings.Cut(uri, "://")
+	if at := strings.IndexByte(rest, '@'); at >= 0 {
+		rest = rest[at+1:] // a password may contain a question mark
+	}
+	_, query, _ := strings.Cut(rest, "?")
+	before := ""
+	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		key, _, _ := strings.Cut(pair, "=")
+		// An error is about the option's value, or that it needs another one.
+		alone, err := connstring.Parse("mongodb://host/?" + pair)
+		switch {
+		case err != nil || len(alone.UnknownOptions) == 0:
+			before = key
+		case strings.Contains(strings.ToLower(before), "password"):
+			return fmt.Errorf("%w after %s; if it belongs to the password, write & as %%26 and ; as %%3B there", ErrOption, before)
+		default:
+			return fmt.Errorf("%w %q; correct or remove it", ErrOption, key)
 		}
 	}
 	return nil

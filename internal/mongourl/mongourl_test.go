@@ -32,3 +32,24 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The driver ignores options that it does not know, and would send clear text after tsl=true. Those that it knows are accepted.
+func TestUnknownOptions(t *testing.T) {
+	for uri, want := range map[string]string{
+		"mongodb://h/db?tsl=true&journla=x":                               `mongodb://h/db: unknown option "tsl"; correct or remove it`,
+		"mongodb://u:p%3F?&a=b@h/db?w=1;journla=x":                        `unknown option "journla"`,
+		"mongodb://h/?tls=true&tlsCertificateKeyFilePassword=pa&ssw0rd=1": "unknown option after tlsCertificateKeyFilePassword; if",
+		"mongodb://u:pw?x=y@h/db?w=1":                                     "",
+		"mongodb://h/db":                                                  "",
+		"mongodb://h/db?":                                                 "",
+		"mongodb://u:p@h1,h2/db?replicaSet=rs&tls=true&tlsInsecure=true&authSource=admin&authMechanism=SCRAM-SHA-256&w=majority&journal=true&readConcernLevel=local&readPreference=primary&" +
+			"retryWrites=true&RetryReads=false&appName=x&compressors=zstd&zstdCompressionLevel=3&maxPoolSize=9&minPoolSize=1&maxIdleTimeMS=1&connectTimeoutMS=1&heartbeatFrequencyMS=500&" +
+			"serverSelectionTimeoutMS=1&localThresholdMS=1&serverMonitoringMode=poll&timeoutMS=1000&socketTimeoutMS=1000": "",
+		"mongodb://h/db?directConnection=true&ssl=false": "",
+	} {
+		_, _, err := mongourl.Parse(uri)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "ssw0rd")) {
+			t.Errorf("%s: %v, want %q", uri, err, want)
+		}
+	}
+}

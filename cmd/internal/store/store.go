@@ -25,6 +25,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/mongourl"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
@@ -156,6 +157,9 @@ func Open(ctx context.Context, address, url string) (*Place, error) {
 			url = address
 		}
 		s, err = mongoslots.Open(ctx, url, mongoslots.Options{Address: name})
+	}
+	if errors.Is(err, mongourl.ErrOption) {
+		return nil, cli.Usagef("%w", err)
 	}
 	if err != nil {
 		return nil, err

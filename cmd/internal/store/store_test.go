@@ -259,3 +259,14 @@ func TestLingerIsThatOfTheStore(t *testing.T) {
 		}
 	}
 }
+
+// An option that the driver does not know is a usage error, found before anything is sent.
+func TestUnknownOptionOfTheStoresURL(t *testing.T) {
+	const typo = "mongodb://bob:secret@127.0.0.1:1/shop?tsl=true"
+	for _, c := range [][2]string{{typo, ""}, {"mongodb:", typo}} {
+		_, err := Open(t.Context(), c[0], c[1])
+		if cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), `unknown option "tsl"`) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+}
