@@ -32,7 +32,7 @@ func TestTypesControls(t *testing.T) {
 		says("orders: paused", "pause", "ord*", "--why", "moving")
 		says("paused (moving)", "ls")
 		refused(t, publish("d\ne\n"), notNow, "line 1", "paused", "moving", "fencepost types resume orders")
-		says("orders: drain paused", "resume", "orders", "--publish")
+		says("orders: publishing resumed; drain paused", "resume", "orders", "--publish")
 		var rows []struct {
 			Type         string
 			DrainPaused  bool `json:"drain_paused"`
@@ -53,11 +53,11 @@ func TestTypesControls(t *testing.T) {
 		}
 		waiting := start(t, "waiting producer", "producer", "publish", "--url", b.url, "--type", "orders", "--message", "f")
 		eventually(t, runTimeout, "it waits for room", func() bool { return strings.Contains(waiting.stderr.String(), "waiting for room") })
-		says("orders: drain paused", "limit", "orders", "--max-backlog", "0")
+		says("orders: limit removed; drain paused", "limit", "orders", "--max-backlog", "0")
 		if code := waiting.wait(t, runTimeout); code != 0 {
 			t.Errorf("a publisher that waited for room ended with %d", code)
 		}
-		says("orders: nothing is set", "resume", "orders")
+		says("orders: resumed", "resume", "orders")
 
 		// Inspecting.
 		says("k\"=\"v w\"  a\n", "peek", "orders", "-n", "1")

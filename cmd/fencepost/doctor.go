@@ -339,6 +339,7 @@ func (d *doctor) examineDirectory(dir string, overlay bool) bool {
 		os.Remove(f.Name())
 		d.examineRoom(dir)
 	}
+	return true
 }
 
 // examineRoom checks how much room the volume of dir has. dir is writable, on a trusted file system.
@@ -362,7 +363,6 @@ func (d *doctor) examineRoom(dir string) {
 	default:
 		d.good("directory", "%s is writable, on a trusted file system, %s", dir, left)
 	}
-	return true
 }
 
 // examineStore opens the store of the files, and probes whether it keeps its guarantees. It returns whether files can be checked in it.

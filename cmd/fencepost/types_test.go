@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -237,6 +238,32 @@ func TestTypesThatFail(t *testing.T) {
 		code, out, errs := runRoot(t, append(strings.Fields(test.args), "--url", url)...)
 		if code != 0 || !strings.Contains(out, test.says) || strings.Contains(out, test.not) {
 			t.Errorf("%s: exit code %d, want %q: %s%s", test.args, code, test.says, out, errs)
+		}
+	}
+}
+
+// The reason of a pause stays while the pause lasts, whatever else changes, unless another pause gives one.
+func TestReasonOfAPause(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "o", "one")
+	for _, c := range []struct{ args, says, state string }{
+		{"limit o --max-backlog 9 --why small", "o: limit 9\n", "limit 9 (small)"},
+		{"pause o --publish --why INC-1", "o: publish paused, limit 9\n", "publish paused, limit 9 (INC-1)"},
+		{"pause o --drain", "o: paused, limit 9\n", "paused, limit 9 (INC-1)"},
+		{"limit o --max-backlog 0 --why roomy", "o: limit removed; paused\n", "paused (INC-1)"},
+		{"resume o --publish --why done", "o: publishing resumed; drain paused\n", "drain paused (INC-1)"},
+		{"pause o --drain --why INC-2", "o: drain paused\n", "drain paused (INC-2)"},
+		{"resume o --drain --why done", "o: draining resumed\n", "-"},
+		{"pause o", "o: paused\n", "paused"},
+		{"resume o", "o: resumed\n", "-"},
+	} {
+		args := append(strings.Fields("types "+c.args), "--url", url)
+		if code, out, errs := runRoot(t, args...); code != 0 || out != c.says {
+			t.Errorf("%s: %d, %q, want %q; %s", c.args, code, out, c.says, errs)
+		}
+		_, out, _ := runRoot(t, "types", "ls", "--url", url)
+		if want := regexp.MustCompile(`(?m) ` + regexp.QuoteMeta(c.state) + ` *$`); !want.MatchString(out) {
+			t.Errorf("%s: types ls does not say %q:\n%s", c.args, c.state, out)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 	url := cli.URLFlag(cmd)
 	var why string
 	var create bool
-	cmd.Flags().StringVar(&why, "why", "", "the reason, shown by types ls and in publishers' errors")
+	cmd.Flags().StringVar(&why, "why", "", "the reason, shown by types ls and in publishers' errors while the pause or limit lasts")
 	cmd.Flags().BoolVar(&create, "create", false, "also set it for a type that does not exist yet")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -111,18 +111,38 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 				return err
 			}
 			for i, typ := range types {
-				s, err := b.Queue.PatchSettings(ctx, typ, c)
+				s, err := admin.Change(ctx, b.Queue, typ, c)
 				if err != nil && i > 0 {
 					return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("type %s and the types after it are unchanged: %w", typ, err)}
 				} else if err != nil {
 					return err
 				}
-				printable.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(admin.State(s), "-", "nothing is set", 1))
+				printable.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, changed(c, s))
 			}
 			return nil
 		})
 	}
 	return cmd
+}
+
+// changed says what a change has done, and what is set now.
+func changed(c queue.SettingsPatch, now queue.Settings) string {
+	ended := func(patch *bool) bool { return patch != nil && !*patch }
+	var did []string
+	switch drain, publish := ended(c.DrainPaused), ended(c.PublishPaused); {
+	case drain && publish:
+		did = append(did, "resumed")
+	case drain:
+		did = append(did, "draining resumed")
+	case publish:
+		did = append(did, "publishing resumed")
+	case c.MaxBacklog != nil && *c.MaxBacklog == 0:
+		did = append(did, "limit removed")
+	}
+	if !now.IsZero() {
+		did = append(did, admin.State(now))
+	}
+	return strings.Join(did, "; ")
 }
 
 // pauseFlags adds the flags that say whether draining or publishing is meant; neither means both.

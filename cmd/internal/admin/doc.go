@@ -6,6 +6,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -58,4 +59,30 @@ func Pause(drain, publish, to bool) (c queue.SettingsPatch) {
 		c.PublishPaused = &to
 	}
 	return c
+}
+
+// Change changes settings of a type; c.Why is the reason of the change. The reason of a pause stays until the pause ends, or until another pause
+// has a reason: neither a limit nor the end of one half explains the other half.
+func Change(ctx context.Context, q queue.SettingsStore, typ string, c queue.SettingsPatch) (queue.Settings, error) {
+	now, err := q.Settings(ctx, typ)
+	if err != nil {
+		return queue.Settings{}, err
+	}
+	c.Why = reason(now, c)
+	return q.PatchSettings(ctx, typ, c)
+}
+
+// reason returns the reason for the settings of a type after a change.
+func reason(now queue.Settings, c queue.SettingsPatch) string {
+	is := func(patch *bool) bool { return patch != nil && *patch }
+	stays := func(paused bool, patch *bool) bool { return paused && (patch == nil || *patch) }
+	switch pauses := is(c.DrainPaused) || is(c.PublishPaused); {
+	case pauses && c.Why != "":
+		return c.Why
+	case stays(now.DrainPaused, c.DrainPaused) || stays(now.PublishPaused, c.PublishPaused):
+		return now.Why
+	case c.MaxBacklog != nil:
+		return c.Why
+	}
+	return "" // the pause has ended, and with it its reason
 }

@@ -196,7 +196,7 @@ func (u *UI) set(ctx context.Context, d *doing, c queue.SettingsPatch) (did, err
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	c.Why = d.why
-	set, err := u.o.Backend.Queue.PatchSettings(ctx, d.q.Get("type"), c)
+	set, err := admin.Change(ctx, u.o.Backend.Queue, d.q.Get("type"), c)
 	if err != nil {
 		return did{}, err
 	}
