@@ -104,7 +104,6 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 		{"fencepost types purge --yes", []string{"TYPE"}},
 		{"fencepost types purge ../x --yes", []string{"../x"}},
 		{"fencepost types purge x", []string{"--dry-run", "--yes"}},
-		{"fencepost types purge x --yes --dry-run", []string{"--dry-run", "--yes"}},
 		{"fencepost types purge x --yes --before yesterday", []string{"yesterday", "2026-01-31"}},
 		{"fencepost types purge x --yes --older -1h", []string{"--older"}},
 		{"fencepost types purge x --yes --older 1h --before 2026-01-31", []string{"cannot be combined"}},

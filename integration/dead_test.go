@@ -94,15 +94,15 @@ func TestDeadCommands(t *testing.T) {
 			t.Errorf("requeue of a type: %v", r)
 		}
 		refused(t, run(t, nil, "fencepost", dead("requeue", "--type", "orders")...), nothing, "no dead letter")
-		if r := run(t, nil, "fencepost", dead("rm", rows[1].ID, rows[4].ID)...); r.code != partial || r.stdout != "removed=1\n" {
+		if r := run(t, nil, "fencepost", dead("rm", rows[1].ID, rows[4].ID, "--yes")...); r.code != partial || r.stdout != "removed=1\n" {
 			t.Errorf("rm of one that is there and one that is not: %v", r)
 		}
 		mustRun(t, nil, "fencepost", dead("rm", "--type", "audit", "--dry-run")...)
-		if r := mustRun(t, nil, "fencepost", dead("rm", "--all")...); r.stdout != "removed=2\n" {
+		if r := mustRun(t, nil, "fencepost", dead("rm", "--all", "--yes")...); r.stdout != "removed=2\n" {
 			t.Errorf("rm: %v", r)
 		}
 		refused(t, run(t, nil, "fencepost", dead("ls")...), nothing, "no dead letter")
-		refused(t, run(t, nil, "fencepost", dead("rm", rows[1].ID)...), nothing)
+		refused(t, run(t, nil, "fencepost", dead("rm", rows[1].ID, "--yes")...), nothing)
 		refused(t, run(t, nil, "fencepost", dead("show", rows[1].ID)...), nothing)
 
 		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--until-empty")
@@ -148,7 +148,7 @@ func TestOneCommandAtATime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--all", "--yes"},
+		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all", "--yes"}, {"scheduled", "rm", "--all", "--yes"}, {"types", "purge", "orders", "--all", "--yes"},
 			{"types", "purge", "orders", "--foreign", "--yes"}}
 		for _, c := range commands {
 			for _, wait := range []string{"0", "50ms"} {
@@ -220,6 +220,8 @@ func TestBadDeadCommands(t *testing.T) {
 		{[]string{"rm", "--reason", "x"}, "--all and the same filter"},
 		{[]string{"requeue", "--since", "1h"}, "--all and the same filter"},
 		{[]string{"rm", "--all", "--type", "t"}, "--all"},
+		{[]string{"rm", "--all"}, "give --yes"},
+		{[]string{"rm", id}, "give --yes"},
 		{[]string{"requeue", "--all", id}, "--all"},
 		{[]string{"requeue", "xyz"}, "dead ls"},
 		{[]string{"rm", "--type", "T"}, `"T"`},

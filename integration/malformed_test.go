@@ -73,7 +73,7 @@ func TestMalformedDocuments(t *testing.T) {
 			says(t, fencepost("dead", "ls"), 0, "damaged: field reason is of the type array, want a text", "damaged: field attempts", "damaged: field worker", "damaged: field at")
 			says(t, fencepost("dead", "show", letters[1]), 0, "field attempts is of the type array, want a number", "too late")
 			says(t, fencepost("dead", "show", letters[1], "-o", "json"), 0, `"damaged": "field attempts`)
-			says(t, fencepost("dead", "rm", letters[0]), 0)
+			says(t, fencepost("dead", "rm", letters[0], "--yes"), 0)
 			says(t, fencepost("dead", "requeue", letters[1], letters[2], letters[3]), 0)
 			says(t, fencepost("dead", "ls"), nothing)
 		}

@@ -60,10 +60,10 @@ func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 		if r := mustRun(t, nil, "fencepost", scheduled("rm", "--type", "audit", "--dry-run")...); !strings.Contains(r.stderr, "3 messages match, nothing was changed") {
 			t.Errorf("rm --dry-run: %v", r)
 		}
-		if r := mustRun(t, nil, "fencepost", scheduled("rm", rows[0].ID)...); r.stdout != "removed=1\n" {
+		if r := mustRun(t, nil, "fencepost", scheduled("rm", rows[0].ID, "--yes")...); r.stdout != "removed=1\n" {
 			t.Errorf("rm: %v", r)
 		}
-		if r := run(t, nil, "fencepost", scheduled("rm", rows[0].ID, rows[1].ID)...); r.code != partial || r.stdout != "removed=1\n" {
+		if r := run(t, nil, "fencepost", scheduled("rm", rows[0].ID, rows[1].ID, "--yes")...); r.code != partial || r.stdout != "removed=1\n" {
 			t.Errorf("rm of one that is there and one that is not: %v", r)
 		}
 
@@ -95,10 +95,10 @@ func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 			t.Errorf("%d messages that were due long ago", len(got))
 		}
 		refused(t, run(t, nil, "fencepost", scheduled("ls", "--type", "orders")...), nothing, "no delayed message")
-		if r := mustRun(t, nil, "fencepost", scheduled("rm", "--all")...); r.stdout != "removed=1\n" {
+		if r := mustRun(t, nil, "fencepost", scheduled("rm", "--all", "--yes")...); r.stdout != "removed=1\n" {
 			t.Errorf("rm --all: %v", r)
 		}
-		refused(t, run(t, nil, "fencepost", scheduled("rm", "--all")...), nothing, "no delayed message")
+		refused(t, run(t, nil, "fencepost", scheduled("rm", "--all", "--yes")...), nothing, "no delayed message")
 	})
 }
 

@@ -121,7 +121,7 @@ func allPayloads(t *testing.T, b backend) []string {
 // interruption as a finding.
 func TestStoppedCommandsSaySo(t *testing.T) {
 	for _, args := range []string{"doctor", "setup --check", "top", "types ls", "types show t", "types peek t", "types purge t --all --yes", "locks ls", "locks watch",
-		"dead ls", "dead requeue --all", "scheduled ls", "scheduled rm --all"} {
+		"dead ls", "dead requeue --all", "scheduled ls", "scheduled rm --all --yes"} {
 		t.Run(args, func(t *testing.T) {
 			silent, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {

@@ -33,5 +33,13 @@ func (f *adminFlags) turn(cmd *cobra.Command) admin.Turn {
 	return admin.Turn{Why: cmd.CommandPath(), Wait: f.wait}
 }
 
+// confirmed refuses to remove something for good unless the user has said so; a dry run needs no confirmation. what is removed.
+func confirmed(dryRun, yes bool, what string) error {
+	if dryRun || yes {
+		return nil
+	}
+	return cli.Usagef("%s are lost permanently: check first with --dry-run, then give --yes", what)
+}
+
 // silent ignores the progress of a change.
 func silent(admin.Outcome) {}

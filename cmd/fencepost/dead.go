@@ -196,7 +196,7 @@ func printLetter(cmd *cobra.Command, format string, l queue.DeadLetter) error {
 	}
 	switch {
 	case l.Incomplete:
-		printable.Fprintf(out, "payload    incomplete: its removal was interrupted; remove it again with fencepost dead rm\n")
+		printable.Fprintf(out, "payload    incomplete: its removal was interrupted; remove it again with fencepost dead rm --yes\n")
 	case !utf8.Valid(l.Payload):
 		printable.Fprintf(out, "payload    %d bytes, not text; see --output raw\n", len(l.Payload))
 	case cli.IsTerminal(out):
@@ -321,18 +321,23 @@ The last line of the output is requeued=… left=…; exit code 7 if any chosen 
 
 func deadRmCommand() *cobra.Command {
 	var a deadAction
+	var yes bool
 	cmd := &cobra.Command{
-		Use:   "rm (ID… | --type TYPE | --all)",
+		Use:   "rm (ID… | --type TYPE | --all) (--dry-run | --yes)",
 		Short: "Remove dead letters permanently",
 		Long: `Rm permanently removes the chosen letters with their messages.
 
 ` + adminHelp,
-		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a
+		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a --yes
   fencepost dead rm --type orders --dry-run`,
 	}
 	a.add(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := a.parse(cmd, args); err != nil {
+			return err
+		}
+		if err := confirmed(a.dryRun, yes, "removed letters"); err != nil {
 			return err
 		}
 		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {

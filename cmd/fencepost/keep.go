@@ -79,8 +79,9 @@ The last line for each type is removed=… bytes=… and the files that are kept
 		switch {
 		case k.age == 0 && k.size == 0 && !k.replaced:
 			return cli.Usagef("name what to remove: --age, as in --age 30d, --size, as in --size 100GiB, or --replaced")
-		case k.dryRun == k.yes:
-			return cli.Usagef("messages in removed files are lost permanently: check first with --dry-run, then give --yes")
+		}
+		if err := confirmed(k.dryRun, k.yes, "messages in removed files"); err != nil {
+			return err
 		}
 		if err := k.files.open(cmd.Context()); err != nil {
 			return err

@@ -120,20 +120,21 @@ func printDelayed(out io.Writer, rows []delayedRow) error {
 func scheduledRmCommand() *cobra.Command {
 	var s delayedSelection
 	var turn adminFlags
-	var all, dryRun bool
+	var all, dryRun, yes bool
 	cmd := &cobra.Command{
-		Use:   "rm (ID… | --type TYPE | --all)",
+		Use:   "rm (ID… | --type TYPE | --all) (--dry-run | --yes)",
 		Short: "Remove delayed messages permanently",
 		Long: `Rm permanently removes the chosen delayed messages. Messages that workers are promoting at that moment stay; the exit code is then 7.
 
 ` + adminHelp,
-		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a
+		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a --yes
   fencepost scheduled rm --type orders --dry-run`,
 	}
 	s.add(cmd, "messages")
 	turn.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "messages of all types")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list the messages and do nothing")
+	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := s.parse(cmd, args); err != nil {
 			return err
@@ -146,6 +147,9 @@ func scheduledRmCommand() *cobra.Command {
 			return cli.Usagef("name the delayed messages: by ID, --type TYPE or --all")
 		case all && (len(s.ids) > 0 || len(s.types) > 0):
 			return cli.Usagef("--all means the messages of all types and cannot be combined with IDs or --type")
+		}
+		if err := confirmed(dryRun, yes, "removed messages"); err != nil {
+			return err
 		}
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
 			if dryRun {

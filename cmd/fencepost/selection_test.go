@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
@@ -46,7 +47,56 @@ func TestTypesOfAWorkerChooseNothing(t *testing.T) {
 		}
 		os.Unsetenv(variable)
 	}
-	if code, out, errs := runRoot(t, "dead", "rm", "--type", "orders"); code != 0 || out != "removed=1\n" {
+	if code, out, errs := runRoot(t, "dead", "rm", "--type", "orders", "--yes"); code != 0 || out != "removed=1\n" {
 		t.Errorf("%d, %s%s", code, out, errs)
+	}
+}
+
+// What is removed for good is confirmed by --yes, whatever chooses it; --dry-run with --yes is a dry run.
+func TestRemovalsAreConfirmed(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	publish(t, url, "orders", "bad", "pending")
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	msgs, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: msgs[0], Reason: "bad"}}); err != nil {
+		t.Fatal(err)
+	}
+	id := msgs[0].ID.String()
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	delayed, err := p.PublishAfter(t.Context(), 48*time.Hour, "orders", []byte("later"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, removed string }{
+		{"dead rm --all", "removed=1\n"},
+		{"dead rm --type orders", "removed=1\n"},
+		{"dead rm " + id, "removed=1\n"},
+		{"scheduled rm --all", "removed=1\n"},
+		{"scheduled rm " + delayed.String(), "removed=1\n"},
+		{"types purge orders --all", "purged=1 bytes=7\n"},
+	} {
+		args := append(strings.Fields(c.args), "--url", url)
+		if code, out, errs := runRoot(t, args...); code != cli.ExitUsage || !strings.Contains(errs, "check first with --dry-run, then give --yes") {
+			t.Errorf("%s: %d, %s%s", c.args, code, out, errs)
+		}
+		if code, out, errs := runRoot(t, append(args, "--dry-run", "--yes")...); code != 0 || out == c.removed || !strings.Contains(out+errs, "dry run") {
+			t.Errorf("%s --dry-run --yes: %d, %s%s", c.args, code, out, errs)
+		}
+	}
+	for args, want := range map[string]string{"dead rm " + id: "removed=1\n", "scheduled rm --all": "removed=1\n", "types purge orders --all": "purged=1 bytes=7\n"} {
+		if code, out, errs := runRoot(t, append(strings.Fields(args), "--url", url, "--yes")...); code != 0 || out != want {
+			t.Errorf("%s --yes: %d, %s%s", args, code, out, errs)
+		}
 	}
 }

@@ -245,8 +245,9 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 			return cli.Usagef("--older %v is negative", older)
 		case older > 0 && !before.IsZero():
 			return cli.Usagef("--before and --older cannot be combined; use one of them")
-		case dryRun == yes:
-			return cli.Usagef("purged messages are lost permanently: check first with --dry-run, then give --yes")
+		}
+		if err := confirmed(dryRun, yes, "purged messages"); err != nil {
+			return err
 		}
 		typ := args[0]
 		if err := queue.ValidateType(typ); err != nil {

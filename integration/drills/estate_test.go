@@ -462,11 +462,11 @@ func (e *estate) settle() {
 	in := e.look()
 	for _, m := range slices.Sorted(maps.Keys(in.letters)) {
 		for _, id := range in.letters[m] {
-			action := "requeue"
+			action := []string{"dead", "requeue", id.String()}
 			if in.file[m] > 0 {
-				action = "rm"
+				action = []string{"dead", "rm", id.String(), "--yes"}
 			}
-			e.mustRun("fencepost", "dead", action, id.String())
+			e.mustRun("fencepost", action...)
 			in.file[m]++
 		}
 	}
