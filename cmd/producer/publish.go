@@ -259,7 +259,6 @@ func (f *publishFlags) resumed(cmd *cobra.Command, j *job, state *journal) (done
 	s := &state.state
 	if s.Done {
 		printable.Fprintf(cmd.ErrOrStderr(), "%s is already published, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
-		f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
 		return true
 	}
 	if s.Offset > 0 {
@@ -283,7 +282,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 		}
 		defer state.unlock()
 		if f.resumed(cmd, &j, state) {
-			return nil
+			return f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
 		}
 	}
 
@@ -314,10 +313,12 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	if state != nil {
 		closeErr = errors.Join(closeErr, state.finish())
 	}
+	err = t.outcome(ctx, f.dryRun, readErr, closeErr)
 	if t.progress != nil {
-		t.progress.Finish()
+		if err == nil { // else the bar stays where it is
+			t.progress.Finish()
+		}
 		printable.Fprintf(cmd.ErrOrStderr(), "\n")
 	}
-	f.printSummary(cmd.OutOrStdout(), t, time.Since(start))
-	return t.outcome(ctx, f.dryRun, readErr, closeErr)
+	return errors.Join(err, f.printSummary(cmd.OutOrStdout(), t, time.Since(start)))
 }

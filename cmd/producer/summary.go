@@ -98,7 +98,20 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	return &cli.Error{Code: code, Err: fmt.Errorf("%w; the %d messages before it %s", err, t.published, where)}
 }
 
-func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) {
+// printSummary prints the outcome. If that fails, its error says what was stored: whoever repeats the command would publish it twice.
+func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) error {
+	published, err := f.writeSummary(w, t, elapsed)
+	switch {
+	case err == nil:
+		return nil
+	case published == 0:
+		return fmt.Errorf("the outcome could not be written; no message was stored: %w", err)
+	}
+	return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the outcome could not be written, but %d messages are stored; do not publish them again: %w", published, err)}
+}
+
+// writeSummary writes the last line, and returns how many messages were published.
+func (f *publishFlags) writeSummary(w io.Writer, t *tally, elapsed time.Duration) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	published, checked := t.published, int64(0)
@@ -107,16 +120,17 @@ func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration
 	}
 	rate := int64(float64(published) / max(elapsed.Seconds(), 1e-6))
 	if f.output.Value == "json" {
-		printable.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
+		_, err := printable.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
 			published, t.unknown, t.rejected, checked, t.bytes, elapsed.Seconds(), rate)
-		return
+		return published, err
 	}
 	if f.dryRun {
-		printable.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
-		return
+		_, err := printable.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
+		return 0, err
 	}
-	printable.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
+	_, err := printable.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
 		published, t.unknown, t.rejected, t.bytes, elapsed.Round(time.Millisecond), rate)
+	return published, err
 }
 
 func (f *publishFlags) progressBar(cmd *cobra.Command, ins []input) *progressbar.ProgressBar {
