@@ -132,7 +132,7 @@ func printLetters(out io.Writer, rows []letterRow) error {
 		if r.Damaged != "" {
 			reason = strings.TrimSpace("damaged: " + r.Damaged + "; " + reason)
 		}
-		t.Row(r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), reason)
+		t.Row(r.Type, r.ID, r.Died.Format(time.RFC3339), r.Attempts, humanize.IBytes(uint64(r.Bytes)), reason)
 	}
 	return t.Flush()
 }

@@ -308,7 +308,7 @@ func printChange(w io.Writer, format string, r lock.Record) error {
 	case row.Damaged != "":
 		state = row.Damaged
 	}
-	_, err := printable.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().Format(time.TimeOnly), row.Name, row.Token, state)
+	_, err := printable.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().UTC().Format(time.RFC3339), row.Name, row.Token, state)
 	return err
 }
 

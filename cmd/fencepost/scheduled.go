@@ -108,13 +108,22 @@ func scheduledLsCommand() *cobra.Command {
 func printDelayed(out io.Writer, rows []delayedRow) error {
 	t := printable.NewTable(out, "DUE", "IN", "TYPE", "ID", "SIZE")
 	for _, r := range rows {
-		in := time.Duration(r.InSeconds * float64(time.Second)).Round(time.Second).String()
-		if r.InSeconds <= 0 {
-			in = "due"
-		}
-		t.Row(r.Due.Local().Format(time.DateTime), in, r.Type, r.ID, humanize.IBytes(uint64(r.Bytes)))
+		in := timeUntil(time.Duration(r.InSeconds * float64(time.Second)))
+		t.Row(r.Due.Format(time.RFC3339), in, r.Type, r.ID, humanize.IBytes(uint64(r.Bytes)))
 	}
 	return t.Flush()
+}
+
+// timeUntil describes how long it is until a message is due.
+func timeUntil(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d <= 0:
+		return "due"
+	case d < day:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
 func scheduledRmCommand() *cobra.Command {

@@ -112,7 +112,7 @@ func draw(out *os.File, v *view, s *snapshot, failed error) {
 
 // screen returns the text that draw writes.
 func screen(name string, s *snapshot, failed error, width, height int, now time.Time) string {
-	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05"))
+	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05 MST"))
 	var body bytes.Buffer
 	if s != nil {
 		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows)+s.others, s.workers)
