@@ -210,6 +210,9 @@ func (f *publishFlags) headerMap() (map[string]string, error) {
 		if !ok || k == "" {
 			return nil, cli.Usagef("--header %q: write it as key=value", h)
 		}
+		if before, twice := m[k]; twice && before != v {
+			return nil, cli.Usagef("--header %s: given twice, as %q and %q; a message has each header once", k, before, v)
+		}
 		m[k] = v
 	}
 	return m, nil

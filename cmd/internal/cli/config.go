@@ -276,17 +276,18 @@ func setFromNode(cmd *cobra.Command, f *pflag.Flag, n *yaml.Node) error {
 // knownFlags returns the names of all flags of a program.
 func knownFlags(root *cobra.Command) map[string]bool {
 	known := map[string]bool{}
-	var visit func(*cobra.Command)
-	visit = func(c *cobra.Command) {
-		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
-			set.VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
-		}
-		for _, sub := range c.Commands() {
-			visit(sub)
-		}
-	}
-	visit(root)
+	eachFlag(root, func(f *pflag.Flag) { known[f.Name] = true })
 	return known
+}
+
+// eachFlag calls do for the flags of a command and of those below it.
+func eachFlag(cmd *cobra.Command, do func(*pflag.Flag)) {
+	for _, set := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		set.VisitAll(do)
+	}
+	for _, sub := range cmd.Commands() {
+		eachFlag(sub, do)
+	}
 }
 
 // others returns the sections of the other programs.

@@ -93,6 +93,11 @@ func TestConfigFile(t *testing.T) {
 		{name: "confirmed by the environment", env: map[string]string{"FENCEPOST_YES": "true"}, code: ExitUsage, says: []string{"FENCEPOST_YES", "--yes", "on the command line"}},
 		{name: "another command's in the environment", env: map[string]string{"FENCEPOST_FORCE": "true"}},
 		{name: "confirmed", env: map[string]string{"FENCEPOST_YES": "true"}, args: []string{"--yes"}, want: "yes=true (flag)\n"},
+		{name: "given twice", file: "", args: []string{"--batch", "5", "--batch=6"}, code: ExitUsage, says: []string{`--batch: given twice`}},
+		{name: "given twice, the same", file: "", args: []string{"--batch", "5", "--batch=5"}, want: "batch=5 (flag)\n"},
+		{name: "a list given twice", file: "", args: []string{"--type", "a", "--type", "b"}, want: "type=a,b (flag)\n"},
+		{name: "two stores given", file: "", args: []string{"--store", "shared:/a", "--store", "shared:/b"}, code: ExitUsage, says: []string{"--store: given twice"}},
+		{name: "a secret given twice", file: "", args: []string{"--url", "mongodb://bob:s3cret@h/db", "--url", "mongodb://bob:s3cret@i/db"}, code: ExitUsage, says: []string{"--url: given twice"}},
 		{name: "wrong environment", file: "", env: map[string]string{"FENCEPOST_BATCH": "many"}, code: ExitUsage, says: []string{"FENCEPOST_BATCH"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -124,6 +124,7 @@ func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = worker.Version()
 	root.PersistentFlags().String("config", "", configHelp)
+	eachFlag(root, giveOnce)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see '%s --help'", plain(err), cmd.CommandPath())
 	})

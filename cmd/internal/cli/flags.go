@@ -129,6 +129,7 @@ func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
 // configuration file (--config); flags of a single call are an error there. Call it first in RunE. Effective then shows the source of each value.
 func FromEnv(cmd *cobra.Command) error {
+	cmd.Flags().VisitAll(parsed)
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))

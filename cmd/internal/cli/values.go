@@ -19,12 +19,13 @@ func plain(err error) error {
 		return err
 	}
 	f := bad.GetFlag()
+	parsed(f)
 	return fmt.Errorf("--%s: %w", f.Name, wrongValue(f, bad.GetValue(), errors.Unwrap(bad)))
 }
 
 // wrongValue explains why a flag does not accept a value. The flag types of this package explain that themselves; those of pflag quote strconv.
 func wrongValue(f *pflag.Flag, value string, err error) error {
-	if !strings.HasPrefix(fmt.Sprintf("%T", f.Value), "*pflag.") {
+	if errors.Is(err, errTwice) || !strings.HasPrefix(fmt.Sprintf("%T", f.Value), "*pflag.") {
 		return err
 	}
 	is := "is not"
