@@ -84,7 +84,7 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 		confirmed = append(confirmed, 1)
 		last := start(t, "last worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "orders")
 		eventually(t, 2*time.Minute, "everything drained", func() bool {
-			return run(t, nil, "fencepost", "scheduled", "ls", "--url", b.url).code == nothing && pending(t, b)["orders"] == 0
+			return mustRun(t, nil, "fencepost", "scheduled", "ls", "--url", b.url).stdout == "no delayed messages\n" && pending(t, b)["orders"] == 0
 		})
 		last.signal(t, syscall.SIGTERM)
 		last.wait(t, time.Minute)

@@ -51,6 +51,11 @@ func (s *deadSelection) add(cmd *cobra.Command) {
 	cmd.Flags().Var(&s.since, "since", "only letters put aside since this time, or within this duration: 2026-01-31T15:04:05Z, 90m")
 }
 
+// filters reports whether the selection leaves letters out.
+func (s *deadSelection) filters() bool {
+	return len(s.types) > 0 || s.reason != "" || !s.since.IsZero()
+}
+
 func noDead(name string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no dead letter of %s matches", name)}
 }
@@ -113,13 +118,18 @@ func deadLsCommand() *cobra.Command {
 			} else if err != nil {
 				return err
 			}
-			if output.Value == "json" {
-				return printJSON(cmd, rows)
+			switch {
+			case output.Value == "json":
+				err = printJSON(cmd, rows)
+			case len(rows) > 0:
+				err = printLetters(cmd.OutOrStdout(), rows)
+			case !s.filters():
+				_, err = printable.Fprintf(cmd.OutOrStdout(), "no dead letters\n")
 			}
-			if len(rows) == 0 {
+			if err == nil && len(rows) == 0 && s.filters() {
 				return noDead(b.Name)
 			}
-			return printLetters(cmd.OutOrStdout(), rows)
+			return err
 		})
 	}
 	return cmd

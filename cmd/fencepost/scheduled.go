@@ -93,13 +93,18 @@ func scheduledLsCommand() *cobra.Command {
 			if more {
 				printable.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
 			}
-			if output.Value == "json" {
-				return printJSON(cmd, rows)
+			switch {
+			case output.Value == "json":
+				err = printJSON(cmd, rows)
+			case len(rows) > 0:
+				err = printDelayed(cmd.OutOrStdout(), rows)
+			case len(s.types) == 0:
+				_, err = printable.Fprintf(cmd.OutOrStdout(), "no delayed messages\n")
 			}
-			if len(rows) == 0 {
+			if err == nil && len(rows) == 0 && len(s.types) > 0 {
 				return noDelayed(b.Name)
 			}
-			return printDelayed(cmd.OutOrStdout(), rows)
+			return err
 		})
 	}
 	return cmd

@@ -108,24 +108,31 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			look := lookAtTypes{args: args, most: most, pending: pending}
 			var rows []typeRow
+			found := 0
 			add, list := func(r typeRow) error { rows = append(rows, r); return nil }, jsonArray{w: cmd.OutOrStdout()}
 			if output.Value == "json" {
 				add = func(r typeRow) error { return list.add(r) }
 			}
-			if err := look.each(ctx, b, add); err != nil {
+			each := func(r typeRow) error { found++; return add(r) }
+			if err := look.each(ctx, b, each); err != nil {
 				return err
 			}
 			for _, s := range b.Queue.Strays() {
 				printable.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", s)
 			}
 			if output.Value == "json" {
-				return list.end()
+				if err := list.end(); err != nil {
+					return err
+				}
 			}
-			if len(rows) == 0 && pending {
+			switch {
+			case found == 0 && pending:
 				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("no type has pending messages; leave out --pending to list all types")}
-			}
-			if len(rows) == 0 {
-				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
+			case output.Value == "json":
+				return nil
+			case found == 0:
+				_, err := printable.Fprintf(cmd.OutOrStdout(), "no types; publish something with producer publish\n")
+				return err
 			}
 			heads := []any{"TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "STATE"}
 			succeeded := slices.ContainsFunc(rows, func(r typeRow) bool { return r.Generation > 1 })

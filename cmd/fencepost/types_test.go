@@ -143,7 +143,7 @@ func TestListsTakeTypes(t *testing.T) {
 	}{
 		{"types ls aud*", 0, `["audit"]`},
 		{"types ls", 0, `["audit","orders"]`},
-		{"types ls --pending", 0, `[]`},
+		{"types ls --pending", cli.ExitNothing, "no type has pending messages"},
 		{"types ls --pending -o text", cli.ExitNothing, "no type has pending messages"},
 		{"types ls x*", cli.ExitNothing, "no type"},
 		{"types ls [", cli.ExitUsage, "glob"},
@@ -264,6 +264,31 @@ func TestReasonOfAPause(t *testing.T) {
 		_, out, _ := runRoot(t, "types", "ls", "--url", url)
 		if want := regexp.MustCompile(`(?m) ` + regexp.QuoteMeta(c.state) + ` *$`); !want.MatchString(out) {
 			t.Errorf("%s: types ls does not say %q:\n%s", c.args, c.state, out)
+		}
+	}
+}
+
+// A healthy system has empty lists: they are no error. A filter that matches nothing is one. Both hold in each format.
+func TestEmptyLists(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	for args, want := range map[string]string{
+		"dead ls": "no dead letters\n", "scheduled ls": "no delayed messages\n", "types ls": "no types; publish something with producer publish\n", "locks ls": "no lock is held\n",
+		"dead ls --type o": "", "dead ls --since 1h": "", "dead ls --reason x": "", "scheduled ls --type o": "", "types ls o": "", "types ls --pending": "",
+	} {
+		wantCode := cli.ExitOK
+		if want == "" {
+			wantCode = cli.ExitNothing
+		}
+		for _, format := range []string{"text", "json"} {
+			code, out, errs := runRoot(t, append(strings.Fields(args), "--url", url, "-o", format)...)
+			if code != wantCode || (errs == "") != (code == 0) || format == "text" && out != want || format == "json" && code == 0 && strings.TrimSpace(out) != "[]" {
+				t.Errorf("%s -o %s: exit code %d, %q, %s", args, format, code, out, errs)
+			}
 		}
 	}
 }
