@@ -124,16 +124,34 @@ func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = worker.Version()
 	root.PersistentFlags().String("config", "", configHelp)
+	refuseShells(root)
 	eachFlag(root, giveOnce)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see '%s --help'", plain(err), cmd.CommandPath())
 	})
 }
 
-// NoArgs refuses arguments with an error that names them.
+// NoArgs refuses arguments with an error that names them, and a command that may have been meant.
 func NoArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return Usagef("unknown argument %q; see '%s --help'", args[0], cmd.CommandPath())
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	known := map[string]bool{}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			known[sub.Name()] = true
+		}
+	}
+	if near := nearest(args[0], known); near != "" {
+		return Usagef("unknown argument %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), near)
+	}
+	return Usagef("unknown argument %q; see '%s --help'", args[0], cmd.CommandPath())
+}
+
+// refuseShells makes the command for completion, which the library adds, refuse shells that it does not know.
+func refuseShells(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	if cmd, _, err := root.Find([]string{"completion"}); err == nil && cmd != root {
+		cmd.Args, cmd.RunE = NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 }
