@@ -203,6 +203,9 @@ func TestPurgeOfNothingNamed(t *testing.T) {
 func TestPurgeBeforeTheFirstYear(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	publish(t, url, "orders", "one")
+	if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--older", "2d", "--yes"); code != cli.ExitNothing {
+		t.Errorf("--older 2d: %d, %s%s", code, out, errs)
+	}
 	for _, before := range []string{"0001-01-01T00:00:00Z", "0001-01-01", "1969-12-31"} {
 		if code, out, errs := runRoot(t, "types", "purge", "orders", "--url", url, "--before", before, "--yes"); code != cli.ExitNothing {
 			t.Errorf("--before %s: %d, %s%s", before, code, out, errs)

@@ -203,7 +203,7 @@ func typesPurgeCommand() *cobra.Command {
 	var dryRun, yes, all, foreign bool
 	var turn adminFlags
 	var before cli.Moment
-	var older time.Duration
+	var older cli.Age
 	cmd := &cobra.Command{
 		Use:   "purge TYPE (ID… | --before TIME | --older AGE | --all | --foreign) (--dry-run | --yes)",
 		Short: "Remove pending messages permanently",
@@ -228,7 +228,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, remove nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.Flags().Var(&before, "before", "only messages published before this time, as in 2026-01-31T15:04:05Z")
-	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this, as in 24h")
+	cmd.Flags().Var(&older, "older", "only messages published longer ago than this, as in 24h or 30d")
 	cmd.Flags().BoolVar(&all, "all", false, "all messages")
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -241,8 +241,6 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		switch {
 		case len(args) == 0:
 			return cli.Usagef("name one TYPE; fencepost types ls lists them")
-		case older < 0:
-			return cli.Usagef("--older %v is negative", older)
 		case older > 0 && !before.IsZero():
 			return cli.Usagef("--before and --older cannot be combined; use one of them")
 		}
@@ -269,7 +267,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 				if err != nil {
 					return err
 				}
-				before.Time = now.Add(-older) // by the server's clock, from which the times of the messages come
+				before.Time = now.Add(-time.Duration(older)) // by the server's clock, from which the times of the messages come
 			}
 			return purge(ctx, cmd, b, typ, before.Time, dryRun, turn.turn(cmd))
 		})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
@@ -49,5 +50,13 @@ func TestErrorsOfAStoppedProgram(t *testing.T) {
 		if code := Run(t.Context(), root); code != ExitStopped || stderr.String() != want {
 			t.Errorf("%q: %d, %q", err, code, stderr.String())
 		}
+	}
+}
+
+// A duration before now may be in days, as everywhere where a flag takes an age.
+func TestSinceInDays(t *testing.T) {
+	var days, hours Since
+	if err := errors.Join(days.Set("2d"), hours.Set("48h")); err != nil || hours.Sub(days.Time) > time.Hour {
+		t.Errorf("2d is %v, 48h is %v (%v)", days, hours, err)
 	}
 }

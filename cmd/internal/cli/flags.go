@@ -298,12 +298,13 @@ type Since struct{ Moment }
 
 // Set parses a time or a duration.
 func (s *Since) Set(v string) error {
-	if d, err := time.ParseDuration(v); err == nil && d >= 0 {
-		s.Time = time.Now().Add(-d)
+	var age Age
+	if age.Set(v) == nil {
+		s.Time = time.Now().Add(-time.Duration(age))
 		return nil
 	}
 	if s.Moment.Set(v) != nil {
-		return fmt.Errorf("%q is neither a time nor a duration; write it as in 2026-01-31T15:04:05Z or 90m", v)
+		return fmt.Errorf("%q is neither a time nor a duration; write it as in 2026-01-31T15:04:05Z, 90m or 30d", v)
 	}
 	return nil
 }
