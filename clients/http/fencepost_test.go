@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -134,13 +135,13 @@ func TestHeadersAreUTF8(t *testing.T) {
 	defer s.Close()
 	if out := node(t, s.URL, `
 		const fencepost = new Fencepost(url + "/", { token: "fpt_x\n" });
-		console.log(await fencepost.publish("orders", "x", { key: "größe-1", headers: { city: "Zürich 東京", n: 7 }, delay: "1s" }));`); out != "i" {
+		console.log(await fencepost.publish("orders", "x", { key: "größe-1", headers: { city: "Zürich 東京", n: "7", none: "" }, delay: "1s" }));`); out != "i" {
 		t.Fatal(out)
 	}
 	h := <-got
 	for name, want := range map[string]string{
 		"Authorization": "Bearer fpt_x", "Content-Type": "application/octet-stream", "Idempotency-Key": "größe-1", "Fencepost-Delay": "1s",
-		"Fencepost-Header-City": "Zürich 東京", "Fencepost-Header-N": "7",
+		"Fencepost-Header-City": "Zürich 東京", "Fencepost-Header-N": "7", "Fencepost-Header-None": "",
 	} {
 		if h.Get(name) != want {
 			t.Errorf("%s is %q, want %q", name, h.Get(name), want)
@@ -148,25 +149,81 @@ func TestHeadersAreUTF8(t *testing.T) {
 	}
 }
 
-// Input that cannot be sent throws at once, not after ten minutes.
+// Every kind of payload is stored as it is, also if its buffer changes while the message is sent again.
+func TestPayloads(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 20)
+	attempts := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if attempts++; attempts%2 == 1 || err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		got <- string(body)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, stored.body)
+	}))
+	defer s.Close()
+	node(t, s.URL, `
+		const fencepost = new Fencepost(url);
+		const bytes = Uint8Array.of(0, 255, 65, 66);
+		for (const payload of ["", "größe 🦊", Buffer.from("buffer"), bytes.subarray(1, 3), bytes.buffer]) await fencepost.publish("orders", payload);
+		const published = fencepost.publish("orders", bytes);
+		bytes.fill(1);
+		await published;`)
+	for _, want := range []string{"", "größe 🦊", "buffer", "\xffA", "\x00\xffAB", "\x00\xffAB"} {
+		if body := <-got; body != want {
+			t.Errorf("%q was stored, want %q", body, want)
+		}
+	}
+}
+
+// Input that cannot be sent throws at once, not after ten minutes; and so does input of a wrong kind, which JavaScript would convert to some text.
 func TestBadInputThrowsAtOnce(t *testing.T) {
 	t.Parallel()
 	url, requests := server(t, stored)
-	got := node(t, url, `
-		const tries = [
-			() => new Fencepost("127.0.0.1"),
-			() => new Fencepost("localhost:9096"),
-			() => new Fencepost("http://user:password@127.0.0.1"),
-			() => new Fencepost(url, { token: "fpt_\nx" }),
-			() => new Fencepost(url).publish("orders", "x", { headers: { "a name": "x" } }),
-			() => new Fencepost(url).publish("orders", "x", { headers: { a: "x\ny" } }),
-			() => new Fencepost(url).publish("orders", "x", { headers: { a: "x\x01" } }),
-			() => new Fencepost(url).publish("orders", "x", { key: "x\0" }),
-		];
-		for (const one of tries) {
-			try { await one(); console.log("no error"); } catch (error) { console.log(outcome(error), now); }
-		}`)
-	if want := strings.TrimSpace(strings.Repeat("TypeError 0\n", 8)); got != want || requests.Load() != 0 {
-		t.Errorf("%d requests, and\n%s", requests.Load(), got)
+	tries := []string{
+		`new Fencepost("127.0.0.1")`,
+		`new Fencepost("localhost:9096")`,
+		`new Fencepost("http://user:password@127.0.0.1")`,
+		`new Fencepost(undefined)`,
+		`new Fencepost(url, "token")`,
+		`new Fencepost(url, { Token: "fpt_x" })`,
+	}
+	for _, option := range []string{`token: "fpt_\nx"`, `token: "fpt_\x01x"`, `token: null`, `token: 7`, `repeatFor: NaN`, `repeatFor: "600"`, `repeatFor: -1`, `repeatFor: null`} {
+		tries = append(tries, `new Fencepost(url, { `+option+` })`)
+	}
+	for _, payload := range []string{`undefined`, `null`, `7`, `true`, `{ id: 1 }`, `[1, 2]`, `new String("x")`, `new Uint16Array(2)`, `new Blob(["x"])`, `"\ud800"`} {
+		tries = append(tries, `new Fencepost(url).publish("orders", `+payload+`)`)
+	}
+	for _, typ := range []string{`undefined`, `null`, `["orders"]`, `""`, `"Orders"`, `".."`, `"x/../orders"`, `"orders/messages?"`, `"x".repeat(65)`} {
+		tries = append(tries, `new Fencepost(url).publish(`+typ+`, "x")`, `new Fencepost(url).tail(`+typ+`).next()`)
+	}
+	for _, options := range []string{
+		`null`, `"key"`, `{ Key: "x" }`, `{ idempotencyKey: "x" }`,
+		`{ key: null }`, `{ key: "" }`, `{ key: 7 }`, `{ key: {} }`, `{ key: "x\0" }`, `{ key: " x" }`, `{ key: "x\n" }`, `{ key: "\ud800" }`,
+		`{ headers: null }`, `{ headers: "a" }`, `{ headers: 7 }`, `{ headers: [["a", "x"]] }`, `{ headers: new Map([["a", "x"]]) }`, `{ headers: new Headers({ a: "x" }) }`,
+		`{ headers: { "a name": "x" } }`, `{ headers: { "": "x" } }`, `{ headers: { a: "x", A: "y" } }`, `{ headers: { "Idempotency-Key": "x" } }`,
+		`{ headers: { a: undefined } }`, `{ headers: { a: null } }`, `{ headers: { a: 7 } }`, `{ headers: { a: ["x"] } }`,
+		`{ headers: { a: "x\ny" } }`, `{ headers: { a: "x\x01" } }`, `{ headers: { a: "x " } }`, `{ headers: { a: "\udfff" } }`,
+		`{ delay: null }`, `{ delay: 0 }`, `{ delay: 90 }`, `{ delay: "90" }`, `{ delay: "soon" }`, `{ delay: "-1s" }`,
+	} {
+		tries = append(tries, `new Fencepost(url).publish("orders", "x", `+options+`)`)
+	}
+	for _, options := range []string{`null`, `{ From: 1 }`, `{ from: null }`, `{ from: -1 }`, `{ from: 1.5 }`, `{ from: NaN }`, `{ from: 2 ** 53 }`, `{ from: "" }`, `{ from: [1] }`, `{ signal: null }`, `{ signal: {} }`} {
+		tries = append(tries, `new Fencepost(url).tail("orders", `+options+`).next()`)
+	}
+	var script strings.Builder
+	for _, try := range tries {
+		fmt.Fprintf(&script, `
+			try { await %s; console.log("no error"); } catch (error) { console.log(outcome(error), now); }`, try)
+	}
+	for i, got := range strings.Split(node(t, url, script.String()), "\n") {
+		if got != "TypeError 0" {
+			t.Errorf("%s: %s", tries[i], got)
+		}
+	}
+	if requests.Load() != 0 {
+		t.Errorf("%d requests", requests.Load())
 	}
 }
