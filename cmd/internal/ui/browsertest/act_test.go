@@ -152,8 +152,7 @@ func TestActionsAreLegible(t *testing.T) {
 			}
 		}
 	}
-	long := strings.Repeat("a-very-long-type-name", 3) + "x"
-	for _, path := range []string{"/types/orders", "/types/audit.us", "/types/" + long, "/types/hostile/pending/" + e.Large.String(), "/dead", "/dead/hostile/" + e.Dead.String(), "/delayed", "/delayed?type=returns", "/locks?all=1"} {
+	for _, path := range []string{"/types/orders", "/types/audit.us", "/types/" + uitest.LongType, "/types/hostile/pending/" + e.Large.String(), "/dead", "/dead/hostile/" + e.Dead.String(), "/delayed", "/delayed?type=returns", "/locks?all=1"} {
 		p.open(s.URL + path)
 		check(path)
 	}
@@ -163,7 +162,7 @@ func TestActionsAreLegible(t *testing.T) {
 			lockName = r
 		}
 	}
-	for _, path := range []string{"/act/pause?type=" + long, "/act/limit?type=orders&max=100k", "/act/purge?type=hostile", "/act/purge?type=returns", "/act/requeue?reason=" + url.QueryEscape("script"), "/act/remove-letters?type=hostile",
+	for _, path := range []string{"/act/pause?type=" + uitest.LongType, "/act/purge?type=" + uitest.LongType, "/act/remove-delayed?type=" + uitest.LongType, "/act/limit?type=orders&max=100k", "/act/purge?type=hostile", "/act/purge?type=returns", "/act/requeue?reason=" + url.QueryEscape("script"), "/act/remove-letters?type=hostile",
 		"/act/remove-delayed?type=hostile", "/act/force?lock=" + url.QueryEscape(lockName), "/act/ask?lock=report/7"} {
 		p.run(chromedp.Navigate(s.URL + path))
 		p.is(`document.readyState === "complete" && document.getElementById("state").textContent.startsWith("as of")`, "true")

@@ -28,6 +28,9 @@ const (
 	markup  = `"><script>window.hurt=1</script><img src=x onerror="window.hurt=2">`
 )
 
+// LongType is a type whose name is as long as allowed, and has no place to break a line.
+var LongType = strings.Repeat("averylongtypename", 4)[:64]
+
 // Until waits, for up to a minute, until done returns true.
 func Until(t testing.TB, what string, done func() bool) {
 	t.Helper()
@@ -79,7 +82,7 @@ func New(t testing.TB) *Estate {
 	e.publish(t, p, "hostile", Hostile, map[string]string{"comment": Hostile})
 	e.publish(t, p, "hostile", "\xff\xfe\x80 not text", nil)
 	e.Large = e.publish(t, p, "hostile", strings.Repeat("large ", queue.MaxPayload/6), nil)
-	for _, typ := range []string{"audit.eu", "audit.us", "shipments", "returns", strings.Repeat("a-very-long-type-name", 3) + "x"} {
+	for _, typ := range []string{"audit.eu", "audit.us", "shipments", "returns", LongType} {
 		check(t, q.RegisterType(ctx, typ))
 	}
 
@@ -174,7 +177,7 @@ func (e *Estate) files(t testing.TB) {
 			case kind == storage.KindSkipped:
 				rec.Payload = []byte("put aside: " + Hostile)
 			case n == 5:
-				rec.Payload, rec.Headers = []byte(Hostile), []storage.Header{{Key: "comment", Value: Hostile}}
+				rec.Payload, rec.Headers = []byte(Hostile), []storage.Header{{Key: "comment", Value: Hostile}, {Key: strings.Repeat("LongHeader", 300), Value: "x"}}
 			}
 			recs = append(recs, rec)
 		}
