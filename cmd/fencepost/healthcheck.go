@@ -24,7 +24,8 @@ func healthcheckCommand() *cobra.Command {
 		Long: `Healthcheck requests the URL and exits with 0 if the response is 2xx, else with 1, within --timeout. Without a URL it requests /readyz of the
 worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 		Example: `  fencepost healthcheck
-  fencepost healthcheck http://127.0.0.1:9090/livez`,
+  fencepost healthcheck http://127.0.0.1:9090/livez
+  fencepost healthcheck http://127.0.0.1:9095/readyz   # of fencepost ui`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return cli.Usagef("unexpected argument %q; give one URL", args[1])

@@ -11,15 +11,15 @@ var httpRules = []rule{
 	{file: "cmd/internal/api/access.go", rule: "no error quotes a line", tests: "TestTokensThatCannotBeRead",
 		old: `in 64 hex digits", n)`, new: `in 64 hex digits: %s", n, fields[1])`},
 	{file: "cmd/internal/api/access.go", rule: "the time taken does not reveal how much of a token is right", untested: "the difference is below what a test can measure"},
-	{file: "cmd/internal/api/reload.go", rule: "an invalid file changes nothing", tests: "TestRevokedToken",
+	{file: "cmd/internal/reload/reload.go", rule: "an invalid file changes nothing", in: "cmd/internal/api", tests: "TestRevokedToken",
 		old: `	value, err := r.readWhole()
 `, new: `	value, err := r.readWhole()
 	r.value = value
 `},
-	{file: "cmd/internal/api/reload.go", rule: "a removed file counts as an empty one", hangs: true, timeout: 30 * time.Second, tests: "TestLastTokenIsRevoked",
+	{file: "cmd/internal/reload/reload.go", rule: "a removed file counts as an empty one", in: "cmd/internal/api", hangs: true, timeout: 30 * time.Second, tests: "TestLastTokenIsRevoked",
 		old: `	if errors.Is(err, fs.ErrNotExist) {
-		err = nil`, new: `	if false {
-		err = nil`},
+		return`, new: `	if false {
+		return`},
 	{file: "cmd/internal/api/tls.go", rule: "a client without a certificate signed by the authority gets no connection", tests: "TestTLS",
 		old: `= tls.RequireAndVerifyClientCert,`, new: `= tls.VerifyClientCertIfGiven,`},
 	{file: "cmd/internal/api/api.go", rule: "a refused request holds its connection only briefly", hangs: true, timeout: 30 * time.Second, tests: "TestRefusedRequestsMakeRoom",

@@ -386,6 +386,8 @@ var otherRules = []rule{
 		old: `line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)`, new: `line %d has no bcrypt hash behind the name: %s", n, line)`},
 	{file: "cmd/internal/ui/access.go", rule: "a user name in a header counts only if a trusted proxy has set it", tests: "TestAccess",
 		old: `!a.believed(r.RemoteAddr) || name == ""`, new: `name == ""`},
+	{file: "cmd/internal/ui/ui.go", rule: "an open page ends when its user is removed from the file of users", hangs: true, timeout: 30 * time.Second, tests: "TestRemovedUser",
+		old: `if !ok || !u.o.Access.stillAdmits(r) {`, new: `if !ok {`, also: []edit{{"cmd/internal/ui/ui.go", `if !u.o.Access.stillAdmits(r) || !send(`, `if !send(`}}},
 	{file: "cmd/internal/ui/ui.go", rule: "nothing in a page can run, or send requests to another server", tests: "TestNothingRunsAndNobodyElseIsAsked",
 		old: `h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self';`, new: `h.Set("Content-Security-Policy", "default-src *;`},
 	{file: "cmd/internal/ui/ui.go", rule: "no text that is sent can reorder or hide the text beside it", tests: "TestHostileTextsDoNoHarm",

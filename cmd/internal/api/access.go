@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fencepost/fencepost/cmd/internal/reload"
 	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/rs/zerolog"
 )
@@ -46,19 +47,18 @@ type token struct {
 }
 
 // Tokens are the accepted tokens. Safe for concurrent use.
-type Tokens struct{ file *reloaded[[]token] }
+type Tokens struct{ file *reload.Files[[]token] }
 
 // LoadTokens reads a token file, which must have at least one token. A changed file is read again; an empty or removed one admits no client.
 func LoadTokens(path string) (*Tokens, error) {
-	file, err := load(func(texts [][]byte) ([]token, error) { return parseTokens(texts[0]) }, path)
-	if err == nil && len(file.value) == 0 {
-		err = fmt.Errorf("%s contains no token", path)
-	}
-	file.none = func(tokens []token) string {
+	file, err := reload.Load(func(texts [][]byte) ([]token, error) { return parseTokens(texts[0]) }, func(tokens []token) string {
 		if len(tokens) > 0 {
 			return ""
 		}
 		return "the file no longer contains a token: every request gets 401 until it does"
+	}, path)
+	if err == nil && len(file.Get()) == 0 {
+		err = fmt.Errorf("%s contains no token", path)
 	}
 	return &Tokens{file}, err
 }
@@ -136,7 +136,7 @@ type Access struct {
 
 func (a *Access) logTo(log zerolog.Logger) {
 	if a.Tokens != nil {
-		a.Tokens.file.logTo(log)
+		a.Tokens.file.LogTo(log)
 	}
 	if a.TLS != nil {
 		a.TLS.logTo(log)
@@ -158,7 +158,7 @@ func (a *Access) client(r *http.Request) *client {
 	}
 	hash := sha256.Sum256([]byte(strings.TrimSpace(secret)))
 	var found *client
-	for _, t := range a.Tokens.file.get() {
+	for _, t := range a.Tokens.file.Get() {
 		// rule: the time taken does not reveal how much of a token is right: hashes are compared, all of them and each in full.
 		if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1 {
 			found = &t.client

@@ -44,7 +44,7 @@ type Server struct {
 	large     chan struct{} // semaphore for large bodies
 	readers   chan struct{}
 	tails     chan struct{}
-	ready     readiness
+	ready     ops.Readiness
 
 	stopped context.Context // when done, tails end and no more lines are read
 	stop    context.CancelFunc

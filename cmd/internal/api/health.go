@@ -1,12 +1,10 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/printable"
@@ -16,18 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-const (
-	askAgain    = time.Second     // shortest interval between two health queries to the queue
-	healthyIn   = 2 * time.Second // time within which the queue must answer
-	maxScrapers = 10
-)
-
-// readiness caches for askAgain whether the queue answers, so that the number of probes does not matter to it.
-type readiness struct {
-	mu    sync.Mutex
-	asked time.Time
-	err   error
-}
+const maxScrapers = 10
 
 func (s *Server) alive(w *answer, _ *http.Request, _ *client) error { return plain(w, nil) }
 
@@ -36,15 +23,7 @@ func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
 	if s.isStopping() {
 		return plain(w, errors.New("stopping"))
 	}
-	s.ready.mu.Lock()
-	defer s.ready.mu.Unlock()
-	if s.ready.asked.IsZero() || time.Since(s.ready.asked) >= askAgain {
-		ctx, cancel := context.WithTimeout(context.Background(), healthyIn)
-		_, s.ready.err = s.o.Backend.Queue.Now(ctx)
-		cancel()
-		s.ready.asked = time.Now()
-	}
-	if err := s.ready.err; err != nil {
+	if err := s.ready.Check(s.o.Backend.Queue); err != nil {
 		return plain(w, errors.New(strings.Join(strings.Fields("the queue is unusable: "+s.clean(err)), " ")))
 	}
 	return plain(w, nil)

@@ -5,51 +5,52 @@ import (
 	"crypto/x509"
 	"errors"
 
+	"github.com/fencepost/fencepost/cmd/internal/reload"
 	"github.com/rs/zerolog"
 )
 
 // TLS is a server certificate and, optionally, a certificate authority for clients. Both are read again after their files have changed.
 // Safe for concurrent use.
 type TLS struct {
-	own     *reloaded[*tls.Certificate]
-	clients *reloaded[*x509.CertPool] // nil: clients need no certificate
+	own     *reload.Files[*tls.Certificate]
+	clients *reload.Files[*x509.CertPool] // nil: clients need no certificate
 }
 
 // LoadTLS reads a certificate and its key and, unless clientCA is empty, the authorities that sign client certificates. All files are PEM.
 func LoadTLS(cert, key, clientCA string) (*TLS, error) {
 	t := &TLS{}
 	var err error
-	t.own, err = load(func(texts [][]byte) (*tls.Certificate, error) {
+	t.own, err = reload.Load(func(texts [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(texts[0], texts[1])
 		return &pair, err
-	}, cert, key)
+	}, nil, cert, key)
 	if err != nil || clientCA == "" {
 		return t, err
 	}
-	t.clients, err = load(func(texts [][]byte) (*x509.CertPool, error) {
+	t.clients, err = reload.Load(func(texts [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(texts[0]) {
 			return nil, errors.New("the file contains no PEM certificate")
 		}
 		return pool, nil
-	}, clientCA)
+	}, nil, clientCA)
 	return t, err
 }
 
 func (t *TLS) logTo(log zerolog.Logger) {
-	t.own.logTo(log)
+	t.own.LogTo(log)
 	if t.clients != nil {
-		t.clients.logTo(log)
+		t.clients.LogTo(log)
 	}
 }
 
 // Config returns the configuration for a listener.
 func (t *TLS) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*t.own.get()}}
+		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*t.own.Get()}}
 		if t.clients != nil {
 			// rule: a client without a certificate signed by the authority gets no connection.
-			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, t.clients.get()
+			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, t.clients.Get()
 		}
 		return c, nil
 	}}

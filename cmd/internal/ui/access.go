@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fencepost/fencepost/cmd/internal/reload"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -31,27 +32,46 @@ const (
 	mostCost   = 15 // highest cost of a hash: a check takes seconds. With a cost of 31 it would take days
 )
 
-// Users are names and the bcrypt hashes of their passwords. Safe for concurrent use.
+// Users are names and the bcrypt hashes of their passwords, in a file. Safe for concurrent use.
 type Users struct {
-	hashes map[string][]byte
-	nobody []byte // hash that is compared for an unknown name, so that the check takes as long
-	dear   chan struct{}
+	file *reload.Files[*passwords]
+	dear chan struct{}
+}
+
+// passwords are the content of a file of users.
+type passwords struct {
+	hashes map[string][]byte // by name
+	nobody []byte            // hash that is compared for an unknown name, so that the check takes as long
 	key    []byte
 
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]bool // HMACs, under key, of names with their correct passwords
 }
 
-// ParseUsers reads lines of name:hash, as htpasswd -B prints them. It skips empty lines and lines that begin with #.
-func ParseUsers(text []byte) (*Users, error) {
+// LoadUsers reads a file with lines of name:hash, as htpasswd -B prints them, and at least one of them. It skips empty lines and lines that begin
+// with #. A changed file is read again; an empty or removed one admits nobody.
+func LoadUsers(path string) (*Users, error) {
+	file, err := reload.Load(func(texts [][]byte) (*passwords, error) { return parsePasswords(texts[0]) }, func(p *passwords) string {
+		if len(p.hashes) > 0 {
+			return ""
+		}
+		return "the file no longer names a user: every request gets 401 until it does"
+	}, path)
+	if err == nil && len(file.Get().hashes) == 0 {
+		err = fmt.Errorf("%s names no user; htpasswd -nB name prints a line for it", path)
+	}
+	return &Users{file: file, dear: make(chan struct{}, dearChecks)}, err
+}
+
+func parsePasswords(text []byte) (*passwords, error) {
 	hashes, cost, err := parseHashes(text)
 	if err != nil {
 		return nil, err
 	}
-	u := &Users{hashes: hashes, dear: make(chan struct{}, dearChecks), key: make([]byte, 32), known: map[[sha256.Size]byte]bool{}}
-	rand.Read(u.key)
-	u.nobody, err = bcrypt.GenerateFromPassword(u.key[:16], cost)
-	return u, err
+	p := &passwords{hashes: hashes, key: make([]byte, 32), known: map[[sha256.Size]byte]bool{}}
+	rand.Read(p.key)
+	p.nobody, err = bcrypt.GenerateFromPassword(p.key[:16], cost)
+	return p, err
 }
 
 // parseHashes returns the hashes by name, and the highest cost among them.
@@ -80,26 +100,21 @@ func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
 		}
 		hashes[name], cost = []byte(hash), max(cost, c)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, 0, err
-	}
-	if len(hashes) == 0 {
-		return nil, 0, fmt.Errorf("it names no user; htpasswd -nB name prints a line for it")
-	}
-	return hashes, cost, nil
+	return hashes, cost, lines.Err()
 }
 
 // Has reports whether there is a user with a name.
-func (u *Users) Has(name string) bool { return u.hashes[name] != nil }
+func (u *Users) Has(name string) bool { return u.file.Get().hashes[name] != nil }
 
 // right reports whether a password is that of a user.
 func (u *Users) right(ctx context.Context, name, password string) bool {
-	mac := hmac.New(sha256.New, u.key)
+	p := u.file.Get()
+	mac := hmac.New(sha256.New, p.key)
 	mac.Write([]byte(fmt.Sprint(len(name), ":", name, password)))
 	key := [sha256.Size]byte(mac.Sum(nil))
-	u.mu.Lock()
-	ok := u.known[key]
-	u.mu.Unlock()
+	p.mu.Lock()
+	ok := p.known[key]
+	p.mu.Unlock()
 	if ok {
 		return true
 	}
@@ -109,17 +124,17 @@ func (u *Users) right(ctx context.Context, name, password string) bool {
 	case <-ctx.Done():
 		return false
 	}
-	hash, there := u.hashes[name]
+	hash, there := p.hashes[name]
 	if !there {
-		hash = u.nobody
+		hash = p.nobody
 	}
 	// bcrypt uses at most 72 bytes; a longer password was never hashed completely.
 	if len(password) > 72 || bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
 		return false
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.known[key] = true // at most one per user
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known[key] = true // at most one per user
 	return true
 }
 
@@ -160,6 +175,15 @@ func (a Access) check(u *UI, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, name)))
 	})
+}
+
+// stillAdmits reports whether the user of a request that check has passed may still see the pages.
+func (a Access) stillAdmits(r *http.Request) bool {
+	if a.Users == nil {
+		return true
+	}
+	name, password, _ := r.BasicAuth()
+	return a.Users.right(r.Context(), name, password)
 }
 
 // believed reports whether an address is that of a trusted proxy.

@@ -25,7 +25,6 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/rs/zerolog"
-	"golang.org/x/crypto/bcrypt"
 )
 
 // audited is a log that can be read while it is written.
@@ -403,9 +402,7 @@ var everyAction = []string{"pause?type=orders", "resume?type=orders", "limit?typ
 
 // Without --write nothing can be changed, and no page offers an action.
 func TestReadOnly(t *testing.T) {
-	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
-	must(t, err)
-	users, err := ui.ParseUsers(fmt.Appendf(nil, "anna:%s\nbob:%s\n", hash, hash))
+	users, err := ui.LoadUsers(usersFile(t, "right", "anna", "bob"))
 	must(t, err)
 	pagesOf := func(s *shop) []string {
 		return []string{"/types/orders", "/dead", "/dead?type=orders", "/dead/orders/" + s.dead[0].String(), "/delayed?type=orders", "/locks", "/types/orders/pending/" + s.ids[0].String()}

@@ -3,15 +3,12 @@ package ui
 import (
 	"net"
 	"net/netip"
-	"os"
 	"regexp"
 	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/spf13/cobra"
 )
-
-const mostUsersFile = 1 << 20 // bytes
 
 // Flags configure the users, the visibility of payloads and the path of the pages. All programs that serve pages have them.
 type Flags struct {
@@ -28,7 +25,7 @@ func (f *Flags) Add(cmd *cobra.Command, with string) {
 	c := cmd.Flags()
 	c.StringVar(&f.BasePath, "base-path", "", with+"path under which a proxy shows the pages, as in /fencepost")
 	c.BoolVar(&f.HidePayloads, "hide-payloads", false, with+"show no payloads and no values of headers")
-	c.StringVar(&f.authFile, "auth-file", "", with+"file of users: lines of name and bcrypt hash, as htpasswd -nB prints them")
+	c.StringVar(&f.authFile, "auth-file", "", with+"file of users: lines of name and bcrypt hash, as htpasswd -nB prints them; it is read again when it changes")
 	c.StringVar(&f.header, "user-header", "", with+"header in which a trusted proxy names the user, as in X-Forwarded-User; requests without it are refused")
 	c.StringSliceVar(&f.proxies, "proxy", []string{"127.0.0.1", "::1"}, with+"address or network of a proxy whose --user-header is trusted; repeatable")
 }
@@ -87,15 +84,9 @@ func (f *Flags) checkAccess() error {
 	if f.authFile == "" {
 		return nil
 	}
-	text, err := os.ReadFile(f.authFile)
-	if err != nil {
+	var err error
+	if f.Access.Users, err = LoadUsers(f.authFile); err != nil {
 		return cli.Usagef("--auth-file: %w", err)
-	}
-	if len(text) > mostUsersFile {
-		return cli.Usagef("--auth-file %s is larger than %d bytes; is it the right one?", f.authFile, mostUsersFile)
-	}
-	if f.Access.Users, err = ParseUsers(text); err != nil {
-		return cli.Usagef("--auth-file %s: %w", f.authFile, err)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
+	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/rs/zerolog"
@@ -65,6 +66,7 @@ type UI struct {
 	sending chan struct{}   // downloads; separate from heavy, so that a slow viewer does not block pages
 	stopped context.Context // when done, open pages end
 	stop    context.CancelFunc
+	queue   ops.Readiness
 }
 
 // asset is a file that pages load. Its name changes with its content, so that browsers keep it.
@@ -77,6 +79,9 @@ type asset struct {
 func New(o Options) *UI {
 	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files, !o.Frugal), forms: newForms(), pages: map[string]*template.Template{},
 		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages), sending: make(chan struct{}, heavyPages)}
+	if o.Access.Users != nil {
+		o.Access.Users.file.LogTo(o.Log)
+	}
 	if o.Frugal {
 		u.heavy, u.sending = make(chan struct{}, 1), make(chan struct{}, 1)
 	}
@@ -148,7 +153,37 @@ func (u *UI) Handler() http.Handler {
 	}
 	own := http.NewCrossOriginProtection()
 	own.SetDenyHandler(http.HandlerFunc(u.refuseOthers))
-	return headers(u.o.Access.check(u, own.Handler(mux)))
+	all := http.NewServeMux()
+	all.Handle("/", u.o.Access.check(u, own.Handler(mux)))
+	for _, rt := range u.probes() {
+		for _, prefix := range slices.Compact([]string{"", u.o.BasePath}) {
+			all.HandleFunc(rt.method+" "+prefix+rt.pattern, rt.handle)
+		}
+	}
+	return headers(all)
+}
+
+// probes are routes that need no password.
+func (u *UI) probes() []route {
+	return []route{{"GET", "/livez", u.alive}, {"GET", "/readyz", u.ready}}
+}
+
+func (u *UI) alive(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }
+
+// ready reports whether the queue answers.
+func (u *UI) ready(w http.ResponseWriter, _ *http.Request) {
+	if err := u.queue.Check(u.o.Backend.Queue); err != nil {
+		plain(w, http.StatusServiceUnavailable, "the queue is unusable: "+u.clean(err))
+		return
+	}
+	plain(w, http.StatusOK, "ok")
+}
+
+// plain responds with one line.
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	printable.Fprintf(w, "%s\n", strings.Join(strings.Fields(text), " "))
 }
 
 // route is the handler of one method and path.
@@ -191,7 +226,7 @@ func ownPath(base string) string {
 		return name
 	}
 	name := first(base)
-	if slices.ContainsFunc(new(UI).routes(), func(rt route) bool { return first(rt.pattern) == name }) {
+	if u := new(UI); slices.ContainsFunc(append(u.routes(), u.probes()...), func(rt route) bool { return first(rt.pattern) == name }) {
 		return name
 	}
 	return ""
@@ -328,7 +363,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 			case <-ctx.Done():
 				return false
 			case <-heartbeat.C:
-				if !send([]byte("event: tick\ndata: unchanged\n\n")) {
+				if !u.o.Access.stillAdmits(r) || !send([]byte("event: tick\ndata: unchanged\n\n")) {
 					return false
 				}
 			case <-c:
@@ -353,7 +388,8 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 		rested, cancel := context.WithTimeout(ctx, max(leisure*time.Since(began), u.o.Refresh/2))
 		ok := wait(rested.Done()) && wait(next)
 		cancel()
-		if !ok {
+		// rule: an open page ends when its user is removed from the file of users.
+		if !ok || !u.o.Access.stillAdmits(r) {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/rs/zerolog"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -327,12 +329,137 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestAccess(t *testing.T) {
-	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
+// usersFile returns a file of users that all have the same password.
+func usersFile(t *testing.T, password string, names ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "users")
+	writeUsers(t, path, password, names...)
+	return path
+}
+
+func writeUsers(t *testing.T, path, password string, names ...string) {
+	t.Helper()
+	text := "# people\n\n"
+	for _, name := range names {
+		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += name + ":" + string(hash) + "\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A user that is removed from the file, or gets another password, is soon refused, and the open pages end. An invalid file changes nothing; an
+// empty or removed one admits nobody.
+func TestRemovedUser(t *testing.T) {
+	path := usersFile(t, "right", "anna", "bob")
+	users, err := ui.LoadUsers(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	users, err := ui.ParseUsers(fmt.Appendf(nil, "# people\n\nanna:%s\n", hash))
+	var log audited
+	o := uitest.New(t).Options()
+	o.Access.Users, o.Log = users, zerolog.New(&log)
+	s := serve(t, o)
+	as := func(name, password string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(name, password) }
+	}
+	ask := func(name, password string) int {
+		t.Helper()
+		res, _ := get(t, s, "/types", as(name, password))
+		return res.StatusCode
+	}
+	open := func() (ended chan struct{}) {
+		t.Helper()
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/locks", nil)
+		r.Header.Set("Accept", "text/event-stream")
+		as("anna", "right")(r)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		ended = make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer res.Body.Close()
+			io.Copy(io.Discard, res.Body)
+		}()
+		return ended
+	}
+	opened := open()
+	if err := os.WriteFile(path, []byte("broken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	uitest.Until(t, "the log tells of the broken file", func() bool {
+		return ask("anna", "right") == 200 && len(log.lines(t, "a file has changed and is invalid; its previous content stays in effect")) > 0
+	})
+	writeUsers(t, path, "right", "bob")
+	uitest.Until(t, "anna is refused", func() bool { return ask("anna", "right") == 401 })
+	if got := ask("bob", "right"); got != 200 {
+		t.Errorf("bob: %d", got)
+	}
+	<-opened
+	writeUsers(t, path, "right", "anna")
+	uitest.Until(t, "anna is back", func() bool { return ask("anna", "right") == 200 })
+	opened = open()
+	writeUsers(t, path, "another", "anna", "carl")
+	uitest.Until(t, "anna has another password", func() bool { return ask("anna", "another") == 200 })
+	if got := ask("anna", "right"); got != 401 {
+		t.Errorf("the old password: %d", got)
+	}
+	<-opened
+	writeUsers(t, path, "another")
+	uitest.Until(t, "nobody comes in", func() bool { return ask("anna", "another") == 401 })
+	if len(log.lines(t, "the file no longer names a user: every request gets 401 until it does")) == 0 {
+		t.Error("the log does not tell that nobody comes in")
+	}
+	writeUsers(t, path, "another", "anna")
+	uitest.Until(t, "anna is back", func() bool { return ask("anna", "another") == 200 })
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	uitest.Until(t, "nobody comes in without the file", func() bool { return ask("anna", "another") == 401 })
+}
+
+// Probes need no password, and say whether the queue answers.
+func TestProbes(t *testing.T) {
+	users, err := ui.LoadUsers(usersFile(t, "right", "anna"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, access := range map[string]ui.Access{"passwords": {Users: users}, "a proxy": {Header: "X-User"}} {
+		e := uitest.New(t)
+		o := e.Options()
+		o.Access, o.BasePath = access, "/ops"
+		s := serve(t, o)
+		b := *e.Backend
+		b.Queue = clockless{b.Queue}
+		o.Backend = &b
+		unready := serve(t, o)
+		for _, path := range []string{"/livez", "/readyz", "/ops/livez", "/ops/readyz"} {
+			if res, body := get(t, s, path); res.StatusCode != 200 || body != "ok\n" {
+				t.Errorf("%s, %s: %s %q", name, path, res.Status, body)
+			}
+			res, body := get(t, unready, path)
+			if ready := strings.HasSuffix(path, "/readyz"); ready && (res.StatusCode != 503 || body != "the queue is unusable: queue unreachable: dial tcp\n") || !ready && res.StatusCode != 200 {
+				t.Errorf("%s, %s of a queue that is away: %s %q", name, path, res.Status, body)
+			}
+		}
+	}
+}
+
+// clockless is a queue that does not tell the time.
+type clockless struct{ queue.Queue }
+
+func (clockless) Now(context.Context) (time.Time, error) {
+	return time.Time{}, fmt.Errorf("%w: dial\ntcp", queue.ErrUnreachable)
+}
+
+func TestAccess(t *testing.T) {
+	users, err := ui.LoadUsers(usersFile(t, "right", "anna"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +509,11 @@ func TestUsersThatCannotBeRead(t *testing.T) {
 		"anna:$2y$31$ABCDEFGHIJKLMNOPQRSTUuABCDEFGHIJKLMNOPQRSTUVWXYZabcde":                      "cost 31, which takes too long",
 		strings.Repeat("anna:$2a$04$ABCDEFGHIJKLMNOPQRSTUuABCDEFGHIJKLMNOPQRSTUVWXYZabcde\n", 2): "line 2 repeats",
 	} {
-		if _, err := ui.ParseUsers([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+		path := filepath.Join(t.TempDir(), "users")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ui.LoadUsers(path); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}

@@ -1,4 +1,5 @@
-package api
+// Package reload keeps values that are parsed from files up to date: tokens and users are added and revoked, certificates are renewed.
+package reload
 
 import (
 	"errors"
@@ -19,12 +20,11 @@ const (
 	replaceTime = 100 * time.Millisecond // how long a file may be empty or missing while it is being replaced
 )
 
-// reloaded is a value parsed from files, and parsed again after one has changed: tokens are issued and revoked, certificates are renewed.
-// Safe for concurrent use.
-type reloaded[T any] struct {
+// Files are files and the value parsed from them, which is parsed again after one has changed. Safe for concurrent use.
+type Files[T any] struct {
 	paths []string
 	parse func(texts [][]byte) (T, error)
-	none  func(T) string // the consequence of an empty value, "" if it is not empty; nil: empty or missing files are invalid
+	none  func(T) string
 
 	mu     sync.Mutex
 	log    zerolog.Logger
@@ -33,15 +33,16 @@ type reloaded[T any] struct {
 	looked time.Time
 }
 
-// load reads the files for the first time.
-func load[T any](parse func([][]byte) (T, error), paths ...string) (*reloaded[T], error) {
-	r := &reloaded[T]{paths: paths, parse: parse, log: zerolog.Nop(), stamp: stampOf(paths), looked: time.Now()}
+// Load reads the files for the first time. none returns the consequence of an empty value, "" if it is not empty; nil: empty or missing files
+// are invalid.
+func Load[T any](parse func(texts [][]byte) (T, error), none func(T) string, paths ...string) (*Files[T], error) {
+	r := &Files[T]{paths: paths, parse: parse, none: none, log: zerolog.Nop(), stamp: stampOf(paths), looked: time.Now()}
 	var err error
 	r.value, err = r.read()
 	return r, err
 }
 
-func (r *reloaded[T]) read() (value T, err error) {
+func (r *Files[T]) read() (value T, err error) {
 	var texts [][]byte
 	for _, path := range r.paths {
 		text, err := os.ReadFile(path)
@@ -59,8 +60,8 @@ func (r *reloaded[T]) read() (value T, err error) {
 	return value, err
 }
 
-// get returns the value of the files as they are now, or were up to lookEvery ago.
-func (r *reloaded[T]) get() T {
+// Get returns the value of the files as they are now, or were up to lookEvery ago.
+func (r *Files[T]) Get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.looked) < lookEvery {
@@ -75,7 +76,7 @@ func (r *reloaded[T]) get() T {
 }
 
 // again reads changed files.
-func (r *reloaded[T]) again() {
+func (r *Files[T]) again() {
 	value, err := r.readWhole()
 	// rule: an invalid file changes nothing: the value read last stays in effect, and the log says why.
 	if err != nil {
@@ -91,7 +92,7 @@ func (r *reloaded[T]) again() {
 }
 
 // readWhole reads files that may be being replaced: some programs empty or remove a file an instant before they fill it.
-func (r *reloaded[T]) readWhole() (value T, err error) {
+func (r *Files[T]) readWhole() (value T, err error) {
 	if value, err = r.read(); r.none == nil {
 		return value, err
 	}
@@ -99,22 +100,22 @@ func (r *reloaded[T]) readWhole() (value T, err error) {
 		time.Sleep(replaceTime)
 		value, err = r.read()
 	}
-	// rule: a removed file counts as an empty one: an operator who removes the token file wants no client admitted.
+	// rule: a removed file counts as an empty one: an operator who removes the file of tokens or users wants nobody admitted.
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+		return r.parse(make([][]byte, len(r.paths)))
 	}
 	return value, err
 }
 
-func (r *reloaded[T]) nothing(value T) string {
+func (r *Files[T]) nothing(value T) string {
 	if r.none == nil {
 		return ""
 	}
 	return r.none(value)
 }
 
-// logTo sets the log to which get reports changes.
-func (r *reloaded[T]) logTo(log zerolog.Logger) {
+// LogTo sets the log to which Get reports changes.
+func (r *Files[T]) LogTo(log zerolog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.log = log
