@@ -125,13 +125,7 @@ func (p *plan) begin(u *UI, q url.Values) {
 }
 
 // known returns the type that an action applies to.
-func known(q url.Values, s *snapshot) (*typeState, error) {
-	t := s.typ(q.Get("type"))
-	if t == nil {
-		return nil, notFound("There is no type %s.", q.Get("type"))
-	}
-	return t, nil
-}
+func known(q url.Values, s *snapshot) (*typeState, error) { return s.mustHave(q.Get("type")) }
 
 func (p *plan) say(format string, args ...any) { p.Says = append(p.Says, fmt.Sprintf(format, args...)) }
 

@@ -47,9 +47,14 @@ type servingRow struct {
 
 // typeOf returns the type that an address names.
 func typeOf(r *http.Request, s *snapshot) (*typeState, error) {
-	t := s.typ(r.PathValue("type"))
+	return s.mustHave(r.PathValue("type"))
+}
+
+// mustHave returns the state of a type. The error for one that is not in the snapshot does not deny that it exists: it may be newer.
+func (s *snapshot) mustHave(name string) (*typeState, error) {
+	t := s.typ(name)
 	if t == nil {
-		return nil, notFound("There is no type %s. Nothing was ever published to it, or the name is spelled differently.", r.PathValue("type"))
+		return nil, notFound("There was no type %s when the queue was last read, a few seconds ago. A new type appears shortly. Otherwise the name is spelled differently, or nothing was ever published to it.", name)
 	}
 	return t, nil
 }

@@ -424,6 +424,24 @@ func TestRemovedUser(t *testing.T) {
 	uitest.Until(t, "nobody comes in without the file", func() bool { return ask("anna", "another") == 401 })
 }
 
+// No page denies that there is a type which is newer than what the pages know.
+func TestNewType(t *testing.T) {
+	e := uitest.New(t)
+	o := e.Options()
+	o.Refresh, o.Write = time.Hour, true
+	s := serve(t, o)
+	page(t, s, "/types")
+	if err := e.Backend.Queue.RegisterType(t.Context(), "brandnew"); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/types/brandnew", "/types/brandnew/records", "/types/brandnew/pending", "/act/pause?type=brandnew&what=draining"} {
+		res, body := get(t, s, path)
+		if res.StatusCode != 404 || strings.Contains(body, "There is no type") || !strings.Contains(body, "a few seconds ago. A new type appears shortly.") {
+			t.Errorf("%s: %s\n%s", path, res.Status, body)
+		}
+	}
+}
+
 // Probes need no password, and say whether the queue answers.
 func TestProbes(t *testing.T) {
 	users, err := ui.LoadUsers(usersFile(t, "right", "anna"))

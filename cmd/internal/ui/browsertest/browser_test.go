@@ -50,7 +50,7 @@ func TestEveryPageIsLegible(t *testing.T) {
 		}
 	}
 	p.run(chromedp.Navigate(s.URL + "/types/nothing"))
-	p.is(`document.querySelector(".empty").textContent.startsWith("There is no type nothing")`, "true")
+	p.is(`document.querySelector(".empty").textContent.startsWith("There was no type nothing")`, "true")
 	if wrong := p.js(strings.Replace(audit, "looked < 15", "looked < 10", 1)); !strings.HasPrefix(wrong, "not one h1") || strings.Contains(wrong, "\n") {
 		t.Errorf("the page that is not there: %s", wrong)
 	}
