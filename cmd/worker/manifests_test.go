@@ -207,7 +207,14 @@ type (
 	}
 	podMonitor struct {
 		Selector  selector
-		Endpoints []struct{ Port, Path, Interval string } `yaml:"podMetricsEndpoints"`
+		Endpoints []struct {
+			Port, Path, Interval, Scheme string
+			TLSConfig                    struct {
+				ServerName string `yaml:"serverName"`
+				CA         map[string]map[string]string
+			} `yaml:"tlsConfig"`
+			Authorization struct{ Credentials map[string]string }
+		} `yaml:"podMetricsEndpoints"`
 	}
 	kustomization struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -340,6 +347,12 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"compose.yaml", "read_only: true", "readonly: true", "readonly not found"},
 		{"compose.yaml", "CMD, fencepost, healthcheck", "CMD, curl, -f", "healthcheck"},
 		{"prometheus/prometheus.yml", "port: 9090", "port: 9091", "9090"},
+		{"prometheus/prometheus.yml", "port: 9096", "port: 9097", "9096"},
+		{"prometheus/prometheus.yml", "credentials_file: serve-token", "credentials_file: token", "token"},
+		{"kubernetes/networkpolicy.yaml", "metadata.name: shop}\n        - namespaceSelector:\n            matchLabels: {kubernetes.io/metadata.name: monitoring}", "metadata.name: shop}", "Prometheus"},
+		{"kubernetes/addons/podmonitor-serve.yaml", "port: https", "port: metrics", "port"},
+		{"kubernetes/addons/podmonitor-serve.yaml", "component: serve", "component: worker", "select"},
+		{"kubernetes/addons/podmonitor-serve.yaml", "      authorization:\n        credentials: {name: fencepost-metrics, key: token}\n", "", "token"},
 		{"Dockerfile", "USER 65532:65532", "USER nobody", "user"},
 	} {
 		found := problems(mutant{os.DirFS(deployed), t, m.file, m.old, m.new})
@@ -499,16 +512,28 @@ func (f *findings) compose(i image) {
 	}
 	var p struct {
 		Scrape []struct {
+			Authorization struct {
+				File string `yaml:"credentials_file"`
+			}
 			DNS []struct {
 				Names []string
 				Port  int
 			} `yaml:"dns_sd_configs"`
 		} `yaml:"scrape_configs"`
 	}
-	if err := yaml.Unmarshal(f.read("prometheus/prometheus.yml"), &p); err != nil || len(p.Scrape) != 1 || len(p.Scrape[0].DNS) != 1 {
-		f.add("want one job with a DNS name (%v)", err)
-	} else if d := p.Scrape[0].DNS[0]; strconv.Itoa(d.Port) != i.port || !slices.Equal(d.Names, []string{"worker"}) {
-		f.add("scrapes %v port %d; want worker port %s", d.Names, d.Port, i.port)
+	want := []struct{ name, port, token string }{{"worker", i.port, ""}, {"serve", servePort, "serve-token"}}
+	if err := yaml.Unmarshal(f.read("prometheus/prometheus.yml"), &p); err != nil || len(p.Scrape) != len(want) {
+		f.add("want %d jobs (%v)", len(want), err)
+		return
+	}
+	for n, job := range p.Scrape {
+		w := want[n]
+		if len(job.DNS) != 1 || strconv.Itoa(job.DNS[0].Port) != w.port || !slices.Equal(job.DNS[0].Names, []string{w.name}) {
+			f.add("scrapes %v; want %s port %s", job.DNS, w.name, w.port)
+		}
+		if job.Authorization.File != w.token {
+			f.add("shows %s the token in %q, want %q", w.name, job.Authorization.File, w.token)
+		}
 	}
 }
 
@@ -533,6 +558,7 @@ func (f *findings) kubernetes(i image) {
 	f.checkShards(shards)
 	f.checkAddons(slices.Concat(slots.pods, shared.pods), all)
 	f.checkServe(f.layout("serve"), i)
+	f.checkServeMonitor(f.layout("serve").pods)
 	f.checkNetwork(all, i)
 }
 
@@ -558,11 +584,18 @@ func (f *findings) checkNetwork(workers []object[workload], i image) {
 			f.add("is about %v, want Ingress and Egress", p.PolicyTypes)
 		}
 		var in, out []string
+		scraped := false
 		for _, rule := range p.Ingress {
 			in = append(in, f.ports(rule.From, rule.Ports)...)
+			scraped = scraped || slices.ContainsFunc(rule.From, func(p peer) bool {
+				return p.NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] == "monitoring"
+			})
 		}
 		for _, rule := range p.Egress {
 			out = append(out, f.ports(rule.To, rule.Ports)...)
+		}
+		if !scraped {
+			f.add("does not let Prometheus in at %s", port)
 		}
 		if !slices.Equal(in, []string{"TCP " + port}) {
 			f.add("lets in %v; --listen is at %s", in, port)
@@ -875,6 +908,25 @@ func (f *findings) checkAddons(deployments, all []object[workload]) {
 	}
 }
 
+// checkServeMonitor checks that fencepost serve is scraped, with TLS and a token.
+func (f *findings) checkServeMonitor(serve []object[workload]) {
+	for _, doc := range f.documents("kubernetes/addons/podmonitor-serve.yaml") {
+		m := typed[podMonitor](f, doc, "monitoring.coreos.com/v1").Spec
+		for _, w := range serve {
+			if !m.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
+				f.add("does not select %s", w.Metadata.Name)
+			}
+		}
+		if len(m.Endpoints) != 1 || m.Endpoints[0].Port != "https" || m.Endpoints[0].Path != "/metrics" || m.Endpoints[0].Scheme != "https" {
+			f.add("scrapes %v, want /metrics at port https", m.Endpoints)
+			return
+		}
+		if m.Endpoints[0].Authorization.Credentials["key"] == "" {
+			f.add("shows no token")
+		}
+	}
+}
+
 // Tools that really read these files, where they are installed.
 func TestToolsAcceptTheFiles(t *testing.T) {
 	ran := 0
@@ -884,7 +936,8 @@ func TestToolsAcceptTheFiles(t *testing.T) {
 		{"kubectl", "kustomize", "kubernetes/store"},
 		{"kubectl", "kustomize", "kubernetes/shared"},
 		{"kubectl", "kustomize", "kubernetes/shards"},
-		{"promtool", "check", "config", "prometheus/prometheus.yml"},
+		{"promtool", "check", "config", "--syntax-only", "prometheus/prometheus.yml"}, // the file with the token is not there
+		{"promtool", "check", "rules", "prometheus/alerts.yml"},
 	} {
 		if _, err := exec.LookPath(command[0]); err != nil {
 			continue
