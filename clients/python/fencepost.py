@@ -638,8 +638,8 @@ class Publisher:
                     raise
                 reply = self._client.admin.command("isMaster")
         except mongo.OperationFailure as error:
-            raise Unreachable(f"the server refuses the connection: {error}; check user name and password, that authSource names the database "
-                              "in which the user is defined (often admin), and that it has the role readWrite") from error
+            raise Unreachable(f"the server refuses the connection: {error}; check user name and password, and that authSource names the "
+                              "database in which the user is defined (often admin)") from error
         except mongo.PyMongoError as error:
             raise Unreachable(f"no usable server: {error}; check that the server runs, that host and port are right, and that replicaSet and "
                               "tls in the URL fit it") from error
