@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/ready"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
@@ -44,7 +45,7 @@ type Server struct {
 	large     chan struct{} // semaphore for large bodies
 	readers   chan struct{}
 	tails     chan struct{}
-	ready     ops.Readiness
+	ready     ready.Queue
 
 	stopped context.Context // when done, tails end and no more lines are read
 	stop    context.CancelFunc

@@ -21,7 +21,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/httpbody"
-	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/ready"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/rs/zerolog"
@@ -66,7 +66,7 @@ type UI struct {
 	sending chan struct{}   // downloads; separate from heavy, so that a slow viewer does not block pages
 	stopped context.Context // when done, open pages end
 	stop    context.CancelFunc
-	queue   ops.Readiness
+	queue   ready.Queue
 }
 
 // asset is a file that pages load. Its name changes with its content, so that browsers keep it.

@@ -1,4 +1,5 @@
-package ops
+// Package ready answers whether a queue is usable, for probes.
+package ready
 
 import (
 	"context"
@@ -13,15 +14,15 @@ const (
 	healthyIn = 2 * time.Second // time within which the queue must answer
 )
 
-// Readiness caches for askAgain whether a queue answers, so that the number of probes does not matter to it. Safe for concurrent use.
-type Readiness struct {
+// Queue caches for askAgain whether a queue answers, so that the number of probes does not matter to it. Safe for concurrent use.
+type Queue struct {
 	mu    sync.Mutex
 	asked time.Time
 	err   error
 }
 
 // Check returns an error if the queue does not answer. It only reads the queue's clock.
-func (r *Readiness) Check(q queue.Queue) error {
+func (r *Queue) Check(q queue.Queue) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asked.IsZero() || time.Since(r.asked) >= askAgain {
