@@ -33,6 +33,7 @@ const (
 	headerKey    = "Idempotency-Key"
 	headerDelay  = "Fencepost-Delay"
 	headerDue    = "Fencepost-Due"
+	headerSkip   = "Fencepost-Skip-Lines"
 )
 
 // envelope holds the settings in the head of a request that apply to its messages.
@@ -42,6 +43,7 @@ type envelope struct {
 	key     string
 	after   time.Duration
 	due     time.Time
+	skip    int // lines at the beginning of the body that are not stored: an earlier request has stored them
 }
 
 // publish stores the message or messages of a body.
@@ -61,6 +63,9 @@ func (s *Server) publish(w *answer, r *http.Request, _ *client) error {
 	case typeMessages:
 		return s.publishLines(w, r, e, messageLine)
 	}
+	if e.skip > 0 {
+		return malformed("leave it out, or send Content-Type: "+typeLines, "%s is for a body of lines, and this one is one message", headerSkip)
+	}
 	return s.publishOne(w, r, e)
 }
 
@@ -69,7 +74,7 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 	e := &envelope{typ: r.PathValue("type")}
 	for name, values := range r.Header {
 		key, ok := strings.CutPrefix(name, headerPrefix)
-		one := ok || name == headerKey || name == headerDelay || name == headerDue
+		one := ok || name == headerKey || name == headerDelay || name == headerDue || name == headerSkip
 		if one && len(values) > 1 {
 			return nil, malformed("send it once", "the header %s was sent %d times", printable.Short(name), len(values))
 		}
@@ -99,6 +104,11 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 			return nil, malformed("write it as in 2026-01-31T15:04:05Z", "%s is not a time", headerDue)
 		}
 		e.due = cli.Since1970(e.due)
+	}
+	if text := r.Header.Get(headerSkip); text != "" {
+		if e.skip, err = strconv.Atoi(text); err != nil || e.skip < 0 {
+			return nil, malformed("give the number of lines that an earlier answer says are stored", "%s is not a number of lines", headerSkip)
+		}
 	}
 	return e, nil
 }

@@ -101,6 +101,10 @@ func TestRefusedRequests(t *testing.T) {
 		{orders, 400, "malformed", []string{"Fencepost-Header-A", "1", "Fencepost-Header-A", "2"}},
 		{orders, 400, "malformed", []string{"Content-Type", typeLines, "Fencepost-Header-Idempotency-Key", "k"}},
 		{orders, 400, "malformed", []string{"Content-Type", typeMessages, "Fencepost-Header-Idempotency-Key", "k"}},
+		{orders, 400, "malformed", []string{"Content-Type", typeLines, "Fencepost-Skip-Lines", "-1"}},
+		{orders, 400, "malformed", []string{"Content-Type", typeLines, "Fencepost-Skip-Lines", "two"}},
+		{orders, 400, "malformed", []string{"Content-Type", typeLines, "Fencepost-Skip-Lines", "2"}},
+		{orders, 400, "malformed", []string{"Fencepost-Skip-Lines", "1"}},
 		{orders, 422, "invalid", []string{"Idempotency-Key", strings.Repeat("k", queue.MaxKeyLen+1)}},
 		{orders, 422, "invalid", []string{"Fencepost-Header-A", "\xff"}},
 		{orders, 422, "invalid", []string{"Fencepost-Header-", "x"}},
@@ -366,6 +370,55 @@ func TestRepetitionIsInTheFileOnce(t *testing.T) {
 	s.drain("orders", "single")
 	for typ, want := range map[string][]string{"orders": {"1", "2", "3"}, "single": {"x"}} {
 		same(t, typ, s.inFile(typ), want)
+	}
+}
+
+// A body with more lines than the backlog has room for gets into the file in several requests, each of which skips the lines that the answers
+// before it have confirmed.
+func TestSkippedLines(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	most := 3
+	if _, err := s.memory.PatchSettings(t.Context(), "orders", queue.SettingsPatch{MaxBacklog: &most}); err != nil {
+		t.Fatal(err)
+	}
+	body := "1\n2\n\n3\n4\n5\n6\n7\n"
+	send := func(skip int) reply {
+		return s.do("POST", orders, body, "Content-Type", typeLines, "Idempotency-Key", "k", "Fencepost-Skip-Lines", fmt.Sprint(skip))
+	}
+	var a reply
+	skip, stored := 0, 0
+	until(t, "all are stored", func() bool { // the server measures the backlog every two seconds
+		a = send(skip)
+		lines, sum := a.outcomes(t)
+		stored += sum.Stored
+		if a.status == http.StatusCreated {
+			return true
+		}
+		first := slices.IndexFunc(lines, func(o outcomeLine) bool { return o.Problem != nil })
+		if a.status != 429 || sum.Complete || first != sum.Stored {
+			t.Fatalf("behind %d lines: %d %s", skip, a.status, a.body)
+		}
+		skip = lines[first].Line - 1
+		s.drain("orders")
+		return false
+	})
+	if lines, sum := a.outcomes(t); stored != 7 || !sum.Complete || lines[0].Line != skip+1 || s.pending("orders")[0].Headers[queue.KeyHeader] != fmt.Sprint("k:", skip+1) {
+		t.Errorf("%d were stored, and behind %d lines: %d %s", stored, skip, a.status, a.body)
+	}
+	s.drain("orders")
+	same(t, "in the file", s.inFile("orders"), []string{"1", "2", "3", "4", "5", "6", "7"})
+	if a := send(8); a.status != http.StatusCreated || a.body != `{"stored":0,"unknown":0,"rejected":0,"complete":true}`+"\n" {
+		t.Errorf("nothing is left: %d %s", a.status, a.body)
+	}
+	send(9).want(t, 400, "malformed")
+	if n := len(s.pending("orders")); n != 0 {
+		t.Errorf("%d lines are stored again", n)
+	}
+	// An error while lines are skipped is one of the first line that is not.
+	a = s.do("POST", "/v1/types/long/messages", strings.Repeat("1", maxLine+2*bufferSize), "Content-Type", typeLines, "Fencepost-Skip-Lines", "5")
+	if lines, _ := a.outcomes(t); a.status != 413 || lines[0].Line != 6 {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 }
 

@@ -105,6 +105,12 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 		}
 		if end != nil || failed {
 			b.out.Reset(w)
+			if e.skip > in.lines.Line && end == io.EOF {
+				return malformed("send the same lines as before", "%s is %d, and the body has %d lines", headerSkip, e.skip, in.lines.Line)
+			}
+			if len(b.all) == 0 && e.skip == 0 {
+				return malformed("send a message on each line", "the body has no line")
+			}
 			return s.answerLines(w, b.out, b.all, !failed && end == io.EOF)
 		}
 	}
@@ -143,14 +149,17 @@ func (in *lineReader) fill(before int) error {
 	c := in.chunk
 	for size := 0; len(c.msgs) < chunkLines && size < chunkBytes; {
 		if in.s.stopped.Err() != nil {
-			return &badLine{in.lines.Line + 1, stopping()}
+			return &badLine{in.next(), stopping()}
 		}
 		line, err := in.lines.Next()
 		switch {
 		case err == io.EOF:
 			return err
 		case err != nil:
-			return &badLine{in.lines.Line + 1, in.s.bodyProblem(err)}
+			return &badLine{in.next(), in.s.bodyProblem(err)}
+		case in.lines.Line <= in.e.skip:
+			in.free()
+			continue
 		case lines.Blank(line):
 			continue
 		case before+len(c.msgs) == maxLines:
@@ -169,6 +178,9 @@ func (in *lineReader) fill(before int) error {
 	}
 	return nil
 }
+
+// next returns the number of the first line that is neither read nor skipped.
+func (in *lineReader) next() int { return max(in.lines.Line, in.e.skip) + 1 }
 
 // message completes m, which has the settings of the request's head, from a line, and validates it.
 func (in *lineReader) message(line []byte, m *queue.Message) error {
@@ -241,9 +253,6 @@ func writeStored(to *bufio.Writer, o outcome) {
 
 // answerLines writes the outcome of each line that was read, in order, and then a summary. out writes to w.
 func (s *Server) answerLines(w *answer, out *bufio.Writer, all []outcome, complete bool) error {
-	if len(all) == 0 {
-		return malformed("send a message on each line", "the body has no line")
-	}
 	var first *problem
 	sum := summaryLine{Complete: complete}
 	for _, o := range all {
