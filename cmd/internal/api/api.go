@@ -179,7 +179,10 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	if err != nil {
 		return who, err
 	}
-	return who, rt.handle(w, r, who)
+	if err = rt.handle(w, r, who); err != nil && w.status == 0 && rt.method == http.MethodPost {
+		httpbody.TakeRest(w, r) // the problem does not wait for a body that nobody reads
+	}
+	return who, err
 }
 
 // admit returns the client of a request, and an error if the request is refused. rt is nil if no route matches.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"time"
@@ -15,6 +16,8 @@ const (
 	maxHeader     = 128 << 10       // bytes of a head: the headers of a message may take 64 KiB
 
 	slowestBody = 32 << 10 // bytes per second at which a body must arrive once Options.ClientTimeout is used up
+
+	stopWait = time.Second // how long a server that stops waits for another line
 
 	maxLines    = 20_000                     // lines of one request
 	maxLine     = 2*queue.MaxPayload + 1<<20 // bytes of one line: a payload in base64 or with escapes, and headers
@@ -40,6 +43,8 @@ type body struct {
 	most time.Duration // how long a client may keep the server waiting
 	left time.Duration // what is left of it
 	n    int64         // bytes read
+
+	stopped context.Context // when done, a client may keep the server waiting for stopWait only; nil: never done
 }
 
 // Read counts only the time spent waiting for the client, not the time that the server takes between two reads.
@@ -47,6 +52,10 @@ func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
 	// rule: a client that sends too slowly loses its connection.
 	b.c.SetReadDeadline(began.Add(b.left))
+	if b.stopped != nil && b.stopped.Err() != nil {
+		b.most, b.left = min(b.most, stopWait), min(b.left, stopWait)
+		b.c.SetReadDeadline(time.Now().Add(b.left)) // hurry may have come before the other one
+	}
 	n, err := b.r.Read(p)
 	b.n += int64(n)
 	b.left = min(b.most, b.left-time.Since(began)+time.Duration(n)*time.Second/slowestBody)
@@ -55,6 +64,9 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// hurry ends the Read in progress soon.
+func (b *body) hurry() { b.c.SetReadDeadline(time.Now().Add(stopWait)) }
 
 // answer is a response that the client must receive in time. It records what was sent.
 type answer struct {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -212,6 +213,58 @@ func TestRefusedRequestsMakeRoom(t *testing.T) {
 		if a := s.read(s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")); a.status != 200 {
 			t.Errorf("a probe behind %q: %d %s", test.request, a.status, a.body)
 		}
+	}
+}
+
+// An answer is sent although the client does not end its body: after a line that cannot be stored, after a refusal, and when the server stops.
+func TestAnswerBeforeTheEndOfABody(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(o *Options) { o.ClientTimeout = time.Hour })
+	const more = "Transfer-Encoding: chunked\r\n\r\n"
+	for _, test := range []struct {
+		request string
+		status  int
+		want    string
+	}{
+		{head + "Content-Type: " + typeLines + "\r\n" + more + "9\r\n1\n{oops\n2\r\n", 422, `"complete":false`},
+		{head + "Content-Encoding: gzip\r\n" + more + "2\r\n12", 415, "unsupported_encoding"},
+		{head + "Fencepost-Delay: soon\r\n" + more + "2\r\n12", 400, "malformed"},
+		{head + fmt.Sprintf("Content-Length: %d\r\n\r\n12", queue.MaxPayload+1), 413, "too_large"},
+	} {
+		if a := s.read(s.dial(test.request)); a.status != test.status || !strings.Contains(a.body, test.want) {
+			t.Errorf("%q: %d %s", test.request, a.status, a.body)
+		}
+	}
+	c := s.dial("POST /v1/types/stream/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + typeLines + "\r\n" + more + fmt.Sprintf("%x\r\n%s\r\n", 2*chunkLines, strings.Repeat("1\n", chunkLines)))
+	until(t, "the lines are stored", func() bool { return len(s.pending("stream")) == chunkLines })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if a := s.read(c); a.status != 503 || !strings.HasSuffix(a.body, `{"stored":1000,"unknown":0,"rejected":1,"complete":false}`+"\n") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// A client that sends its whole body before it reads gets the answer to a body that is too large.
+func TestLargeBodyBeforeItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	body := strings.Repeat("x", queue.MaxPayload+1)
+	for _, request := range []string{
+		head + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
+		head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
+	} {
+		until(t, "the answer is there", func() bool { // the server takes what arrives within a second, so a busy machine may need another try
+			c := s.dial("")
+			defer c.Close()
+			if _, err := io.WriteString(c, request); err != nil {
+				return false
+			}
+			res, err := http.ReadResponse(bufio.NewReader(c), nil)
+			return err == nil && res.StatusCode == http.StatusRequestEntityTooLarge
+		})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/fencepost/fencepost/cmd/internal/httpbody"
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -90,7 +91,10 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 	}
 	b := unused.Get().(*buffers)
 	defer b.release()
-	b.in.Reset(s.newBody(w, r, 0))
+	from := s.newBody(w, r, 0)
+	from.stopped = s.stopped
+	defer context.AfterFunc(s.stopped, from.hurry)()
+	b.in.Reset(from)
 	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, chunk: &b.chunk}
 	in.lines = lines.Reader{R: b.in, Max: maxLine, Grow: in.grow}
 	for {
@@ -110,6 +114,9 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 			}
 			if len(b.all) == 0 && e.skip == 0 {
 				return malformed("send a message on each line", "the body has no line")
+			}
+			if end != io.EOF {
+				httpbody.TakeRest(w, r) // the answer does not wait for lines that nobody reads
 			}
 			return s.answerLines(w, b.out, b.all, !failed && end == io.EOF)
 		}
@@ -155,6 +162,8 @@ func (in *lineReader) fill(before int) error {
 		switch {
 		case err == io.EOF:
 			return err
+		case err != nil && in.s.stopped.Err() != nil:
+			return &badLine{in.next(), stopping()}
 		case err != nil:
 			return &badLine{in.next(), in.s.bodyProblem(err)}
 		case in.lines.Line <= in.e.skip:
