@@ -6,6 +6,7 @@ import (
 	"fmt"
 	stdlog "log"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -85,7 +86,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 
 // HTTP returns an http.Server for a listener opened for host, see ops.Open.
 func (s *Server) HTTP(host string) *http.Server {
-	h := ops.NewServer(s.Handler(), host, s.o.Hosts)
+	h := ops.NewServer(s.handler(), host, s.o.Hosts)
+	h.Handler = s.noted(h.Handler)
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
 	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and responses have their own deadlines, see limits.go
 	ops.LimitConns(h, s.o.MaxConnections)
@@ -117,8 +119,18 @@ type route struct {
 	handle          func(w *answer, r *http.Request, c *client) error
 }
 
-// Handler answers all requests.
-func (s *Server) Handler() http.Handler {
+// noted logs and counts all requests that next answers, also those with a wrong host, which package ops refuses.
+func (s *Server) noted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		w := &answer{ResponseWriter: rw, c: http.NewResponseController(rw), timeout: s.o.ClientTimeout}
+		next.ServeHTTP(w, r)
+		s.note(r, w, time.Since(began))
+	})
+}
+
+// handler answers all requests, with an answer as ResponseWriter.
+func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	var patterns []string
 	for _, rt := range s.routes {
@@ -127,48 +139,56 @@ func (s *Server) Handler() http.Handler {
 			mux.Handle(rt.pattern, s.dispatch(rt.pattern))
 		}
 	}
-	mux.Handle("/", s.dispatch(""))
-	return mux
+	nothing := s.dispatch("")
+	mux.Handle("/", nothing)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Other forms of a path are no path: mux would redirect them, which no client of an API expects.
+		if p := r.URL.EscapedPath(); !strings.HasPrefix(p, "/") || path.Clean(p) != p {
+			nothing(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // dispatch returns the handler of a pattern; "" handles the requests that no route matches.
 func (s *Server) dispatch(pattern string) http.HandlerFunc {
 	crossOrigin := http.NewCrossOriginProtection()
 	return func(rw http.ResponseWriter, r *http.Request) {
-		began := time.Now()
-		w := &answer{ResponseWriter: rw, c: http.NewResponseController(rw), timeout: s.o.ClientTimeout}
+		w := rw.(*answer)
+		w.pattern = pattern
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		who, err := s.serve(w, r, pattern, crossOrigin)
+		err := s.serve(w, r, pattern, crossOrigin)
 		if err != nil && w.status == 0 {
 			s.problem(err).write(w)
 		} else if err != nil {
 			s.o.Log.Warn().Str("path", r.URL.Path).Err(err).Msg("an answer ended early")
 		}
-		s.note(r, w, pattern, who, time.Since(began))
 	}
 }
 
 // serve answers a request, or returns an error that says why not.
-func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) (*client, error) {
+func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) error {
 	var rt *route
 	if at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method }); at >= 0 {
 		rt = &s.routes[at]
 	}
 	if rt != nil && rt.scope == "" {
 		httpbody.Take(w, r)
-		return nil, rt.handle(w, r, nil)
+		return rt.handle(w, r, nil)
 	}
 	// rule: a request that arrived before the stop is finished; a later one is refused.
 	if !s.enter() {
 		httpbody.Take(w, r)
 		w.Header().Set("Connection", "close")
-		return nil, stopping()
+		return stopping()
 	}
 	defer s.inFlight.Done()
 	who, err := s.admit(w, r, pattern, rt, crossOrigin)
+	w.client = who
 	if err == nil && !ops.Begin(r) {
 		err = busy("too many requests in progress")
 	}
@@ -177,12 +197,12 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 		httpbody.Take(w, r)
 	}
 	if err != nil {
-		return who, err
+		return err
 	}
 	if err = rt.handle(w, r, who); err != nil && w.status == 0 && rt.method == http.MethodPost {
 		httpbody.TakeRest(w, r) // the problem does not wait for a body that nobody reads
 	}
-	return who, err
+	return err
 }
 
 // admit returns the client of a request, and an error if the request is refused. rt is nil if no route matches.
@@ -228,7 +248,8 @@ func (s *Server) nothing(w *answer, r *http.Request, pattern string) error {
 }
 
 // note logs and counts a response.
-func (s *Server) note(r *http.Request, w *answer, pattern string, who *client, took time.Duration) {
+func (s *Server) note(r *http.Request, w *answer, took time.Duration) {
+	pattern, who := w.pattern, w.client
 	s.metrics.answered(pattern, r.Method, w.status, took)
 	event := s.o.Log.Info()
 	if !strings.HasPrefix(pattern, "/v1") && pattern != "" {

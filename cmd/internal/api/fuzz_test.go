@@ -68,7 +68,7 @@ func FuzzPublish(f *testing.F) {
 		}
 		defer s.Close(context.Background())
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, r)
+		s.noted(s.handler()).ServeHTTP(w, r)
 
 		stored, err := memory.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1 << 20})
 		if err != nil {

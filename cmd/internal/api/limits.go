@@ -75,7 +75,9 @@ type answer struct {
 	timeout time.Duration
 	status  int
 	bytes   int64
-	failed  error // of writing
+	failed  error   // of writing
+	pattern string  // of the route; "": none
+	client  *client // nil: none was admitted
 }
 
 func (a *answer) WriteHeader(status int) {

@@ -88,7 +88,11 @@ func TestHostileHeads(t *testing.T) {
 		{head + "Content-Length: 99999999999999999999\r\n\r\n", 400},
 		{head + "Content-Length: 99999999\r\n\r\n", 413},
 		{"POST /v1/types/orders/messages HTTP/1.1\r\n\r\n", 400},
-		{"POST /v1/types/../../orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 307},
+		{"POST /v1/types/../../orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 404},
+		{"GET //v1/types HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+		{"GET /v1/types/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+		{"GET /v1/./types HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+		{"GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
 		{"NONSENSE\r\n\r\n", 400},
 	} {
 		if a := s.read(s.dial(test.request)); a.status != test.status {
@@ -347,10 +351,17 @@ func TestMetrics(t *testing.T) {
 	s.do("POST", orders, "12345")
 	s.do("BREW", "/coffee", "")
 	s.do("GET", "/v1/types", "")
+	s.do("GET", "//v1/types", "").want(t, 404, "no_such_path")
+	other := s.request("GET", "/v1/types", "")
+	other.Host = "rebound.example"
+	if a := s.send(other); a.status != 421 || !strings.Contains(s.log.String(), `"status":421`) || !strings.Contains(s.log.String(), `"path":"//v1/types","status":404`) {
+		t.Errorf("%d, and the log has\n%s", a.status, s.log)
+	}
 	a := s.do("GET", "/metrics", "")
 	for _, want := range []string{
 		`fencepost_http_requests_total{method="POST",path="/v1/types/{type}/messages",status="201"} 1`,
 		`fencepost_http_requests_total{method="other",path="other",status="404"} 1`,
+		`fencepost_http_requests_total{method="GET",path="other",status="404"} 1`, `fencepost_http_requests_total{method="GET",path="other",status="421"} 1`,
 		`fencepost_http_messages_total{outcome="stored"} 1`, "fencepost_http_stored_bytes_total 5", "fencepost_http_tails 0",
 	} {
 		if !strings.Contains(a.body, want) {
