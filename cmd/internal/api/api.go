@@ -76,7 +76,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		{"GET", "/v1/types/{type}", scopeRead, s.typ},
 		{"GET", "/v1/types/{type}/messages", scopeRead, s.messages},
 		{"GET", "/v1/types/{type}/messages/{message}", scopeRead, s.message},
-		{"GET", "/v1/types/{type}/tail", scopeRead, s.tail},
+		{"GET", tailPattern, scopeRead, s.tail},
 		{"GET", "/metrics", scopeRead, s.metrics.serve},
 		{"GET", "/livez", "", s.alive},
 		{"GET", "/readyz", "", s.isReady},
@@ -118,6 +118,16 @@ type route struct {
 	scope           scope // "": no token required
 	handle          func(w *answer, r *http.Request, c *client) error
 }
+
+// methods returns the methods that a route takes.
+func (rt *route) methods() []string {
+	if rt.method == http.MethodGet && rt.pattern != tailPattern { // a tail has no end
+		return []string{http.MethodGet, http.MethodHead} // net/http leaves the body out
+	}
+	return []string{rt.method}
+}
+
+const tailPattern = "/v1/types/{type}/tail"
 
 // noted logs and counts all requests that next answers, also those with a wrong host, which package ops refuses.
 func (s *Server) noted(next http.Handler) http.Handler {
@@ -173,7 +183,7 @@ func (s *Server) dispatch(pattern string) http.HandlerFunc {
 // serve answers a request, or returns an error that says why not.
 func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) error {
 	var rt *route
-	if at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method }); at >= 0 {
+	if at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && slices.Contains(rt.methods(), r.Method) }); at >= 0 {
 		rt = &s.routes[at]
 	}
 	if rt != nil && rt.scope == "" {
@@ -237,7 +247,7 @@ func (s *Server) nothing(w *answer, r *http.Request, pattern string) error {
 	var methods []string
 	for _, rt := range s.routes {
 		if rt.pattern == pattern {
-			methods = append(methods, rt.method)
+			methods = append(methods, rt.methods()...)
 		}
 	}
 	if methods == nil {

@@ -77,7 +77,7 @@ func (m *metrics) answered(pattern, method string, status int, took time.Duratio
 	if pattern == "" {
 		pattern = "other"
 	}
-	if method != http.MethodGet && method != http.MethodPost {
+	if method != http.MethodGet && method != http.MethodHead && method != http.MethodPost {
 		method = "other"
 	}
 	m.requests.WithLabelValues(pattern, method, strconv.Itoa(status)).Inc()

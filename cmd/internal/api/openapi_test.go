@@ -239,6 +239,29 @@ func TestOperationsAreDescribed(t *testing.T) {
 // paths has one path for each operation.
 var paths = [][2]string{{"POST", orders}, {"GET", "/v1/types"}, {"GET", "/v1/types/orders"}, {"GET", orders}, {"GET", orders + "/1"}, {"GET", "/v1/types/orders/tail"}, {"GET", "/metrics"}, {"GET", "/livez"}, {"GET", "/readyz"}}
 
+// HEAD is answered like GET, without a body, except for a tail, which has no end.
+func TestHead(t *testing.T) {
+	s := start(t, nil)
+	s.writer("orders").put(3)
+	for _, p := range paths {
+		if p[0] != "GET" || strings.HasSuffix(p[1], "/tail") {
+			continue
+		}
+		get, head := s.do("GET", p[1], ""), s.do("HEAD", p[1], "")
+		if head.status != 200 || head.body != "" || head.header.Get("Content-Type") != get.header.Get("Content-Type") {
+			t.Errorf("%s: %d %q %q", p[1], head.status, head.header, head.body)
+		}
+	}
+	for path, allow := range map[string]string{orders: "POST, GET, HEAD", "/livez": "GET, HEAD", "/v1/types/orders/tail": "GET"} {
+		if a := s.do("PUT", path, ""); a.status != 405 || a.header.Get("Allow") != allow {
+			t.Errorf("%s: %d, Allow %q", path, a.status, a.header.Get("Allow"))
+		}
+	}
+	if a := s.do("HEAD", "/v1/types/orders/tail", ""); a.status != 405 {
+		t.Errorf("%d", a.status)
+	}
+}
+
 // All operations are refused in the same ways.
 func TestEveryOperation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
