@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -293,7 +294,7 @@ func (a *authority) files(dir, name string) (cert, key string) {
 	return cert, key
 }
 
-// Only clients with a certificate of the authority can connect, and a renewed certificate is used at once.
+// Only clients with a certificate of the authority are answered, except for probes, and a renewed certificate is used at once.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	servers, clients := newAuthority(t), newAuthority(t)
@@ -310,6 +311,8 @@ func TestTLS(t *testing.T) {
 	s := start(t, func(o *Options) { o.Access.TLS = files })
 	trusted := x509.NewCertPool()
 	trusted.AddCert(servers.cert)
+	publish := [2]string{"POST", orders}
+	operation := publish
 	ask := func(signer *authority) (status int, server string, err error) {
 		c := &tls.Config{RootCAs: trusted}
 		if signer != nil {
@@ -324,7 +327,7 @@ func TestTLS(t *testing.T) {
 		defer transport.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		res, err := transport.RoundTrip(s.request("POST", orders, "x").WithContext(ctx))
+		res, err := transport.RoundTrip(s.request(operation[0], operation[1], "x").WithContext(ctx))
 		if err != nil {
 			return 0, "", err
 		}
@@ -340,11 +343,19 @@ func TestTLS(t *testing.T) {
 	if !strings.Contains(s.log.String(), `"client":"client-7"`) {
 		t.Error(s.log.String())
 	}
-	for name, signer := range map[string]*authority{"no certificate": nil, "a certificate of another authority": servers} {
-		if status, _, err := ask(signer); err == nil {
-			t.Errorf("%s: %d", name, status)
+	for _, operation = range append(slices.Clone(paths), [2]string{"GET", "/no/such/path"}) {
+		if status, _, err := ask(servers); err == nil {
+			t.Errorf("%s with a certificate of another authority: %d", operation, status)
+		}
+		want := 401
+		if operation[1] == "/livez" || operation[1] == "/readyz" {
+			want = 200
+		}
+		if status, _, err := ask(nil); status != want || err != nil {
+			t.Errorf("%s without a certificate: %d %v, want %d", operation, status, err, want)
 		}
 	}
+	operation = publish
 	if n := len(s.pending("orders")); n != 1 {
 		t.Errorf("%d are stored", n)
 	}

@@ -221,6 +221,10 @@ func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, cr
 	if err := crossOrigin.Check(r); err != nil {
 		return nil, newProblem(http.StatusForbidden, "cross_origin", "publish from a program, or from a page of the same origin", "a browser sent this for a page of another origin")
 	}
+	// rule: with --client-ca, a client without a certificate signed by the authority gets no answer except to probes.
+	if !s.o.Access.certified(r) {
+		return nil, newProblem(http.StatusUnauthorized, "certificate_required", "connect with a certificate that an authority of the server's --client-ca has signed", "the client has presented no certificate")
+	}
 	who := s.o.Access.client(r)
 	if who == nil {
 		return nil, newProblem(http.StatusUnauthorized, "unauthorized", "send a token that the server knows, as in Authorization: Bearer fpt_…", "the request has no valid token")

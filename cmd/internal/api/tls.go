@@ -49,8 +49,8 @@ func (t *TLS) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*t.own.Get()}}
 		if t.clients != nil {
-			// rule: a client without a certificate signed by the authority gets no connection.
-			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, t.clients.Get()
+			// Probes have no certificate. All other requests without one are refused, see Access.certified.
+			c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, t.clients.Get()
 		}
 		return c, nil
 	}}
