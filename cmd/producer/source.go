@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/queue"
@@ -80,6 +81,8 @@ func (s *lineSource) next() ([]byte, string, error) {
 			return nil, s.where(1), err
 		case s.json && lines.Blank(payload):
 			continue
+		case s.json && !utf8.Valid(payload): // JSON is
+			return nil, s.where(0), &inputError{s.where(0), errors.New("not UTF-8 text; use --format lines or len32 for other bytes")}
 		case s.json && !lines.IsJSON(payload):
 			return nil, s.where(0), &inputError{s.where(0), errors.New("not a JSON value; use --format lines for plain text")}
 		}

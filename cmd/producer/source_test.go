@@ -56,3 +56,15 @@ func TestSourcesGoOnAtEveryPosition(t *testing.T) {
 		}
 	}
 }
+
+// JSON is UTF-8: another line is refused, with its number.
+func TestJSONIsUTF8(t *testing.T) {
+	src := newSourceAt("ndjson", strings.NewReader("\"ä\"\n\"\xff\"\n"), Position{})
+	if payload, _, err := src.next(); string(payload) != `"ä"` || err != nil {
+		t.Errorf("%q %v", payload, err)
+	}
+	var wrong *inputError
+	if payload, where, err := src.next(); !errors.As(err, &wrong) || where != "line 2" || !strings.Contains(err.Error(), "UTF-8") {
+		t.Errorf("%q at %s: %v", payload, where, err)
+	}
+}

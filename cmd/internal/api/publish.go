@@ -215,6 +215,9 @@ type lineParser func(line []byte, m *queue.Message) error
 
 // payloadLine parses a line like producer publish --format ndjson.
 func payloadLine(line []byte, m *queue.Message) error {
+	if !utf8.Valid(line) { // JSON is, and a consumer that decodes it would replace other bytes
+		return newProblem(http.StatusUnprocessableEntity, "invalid", "send bytes that are no UTF-8 text as payload_base64, with Content-Type "+typeMessages, "the line is not UTF-8 text")
+	}
 	if !lines.IsJSON(line) {
 		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
 			"the line is not a JSON value")

@@ -286,14 +286,15 @@ func TestLines(t *testing.T) {
 // Lines after one that cannot be stored must not overtake it.
 func TestBadLineEndsARequest(t *testing.T) {
 	s := start(t, nil)
-	for media, bad := range map[string]string{typeLines: "{oops", typeMessages: `{"payload":"x","header":{}}`} {
+	for _, test := range [][2]string{{typeLines, "{oops"}, {typeLines, "\"\xff\""}, {typeMessages, `{"payload":"x","header":{}}`}} {
+		media, bad := test[0], test[1]
 		a := s.do("POST", orders, `{"payload":"1"}`+"\n"+bad+"\n"+`{"payload":"3"}`+"\n", "Content-Type", media)
 		lines, sum := a.outcomes(t)
 		if a.status != 422 || len(lines) != 2 || lines[0].Problem != nil || lines[1].Line != 2 || lines[1].Problem.Code != "invalid" || sum != (summaryLine{Stored: 1, Rejected: 1}) {
 			t.Errorf("%s: %d %s", media, a.status, a.body)
 		}
 	}
-	if n := len(s.pending("orders")); n != 2 {
+	if n := len(s.pending("orders")); n != 3 {
 		t.Errorf("%d are stored", n)
 	}
 	// A request has a limited number of lines, and the response says which are stored.
