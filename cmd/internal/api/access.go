@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/reload"
 	"github.com/fencepost/fencepost/internal/globs"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
 )
 
@@ -65,6 +66,16 @@ func LoadTokens(path string) (*Tokens, error) {
 
 // NewToken returns a new random token, and the line that admits it in a token file.
 func NewToken(name string, scopes, types []string) (secret, line string, err error) {
+	for _, s := range scopes {
+		if s := scope(s); s != scopePublish && s != scopeRead {
+			return "", "", fmt.Errorf("there is no scope %q; use publish, read, or both", string(s))
+		}
+	}
+	for _, typ := range types {
+		if err := checkTypes(typ); err != nil {
+			return "", "", err
+		}
+	}
 	secret = "fpt_" + base64.RawURLEncoding.EncodeToString(random(32))
 	hash := sha256.Sum256([]byte(secret))
 	fields := []string{name, hex.EncodeToString(hash[:]), strings.Join(scopes, ",")}
@@ -80,6 +91,17 @@ func NewToken(name string, scopes, types []string) (secret, line string, err err
 		err = fmt.Errorf("the name %s would make the line a comment; use one that does not begin with #", name)
 	}
 	return secret, line, err
+}
+
+// checkTypes refuses names and globs that no type can have.
+func checkTypes(typ string) error {
+	if !globs.Is(typ) {
+		return queue.ValidateType(typ)
+	}
+	if typ != strings.ToLower(typ) || globs.Check(typ) != nil {
+		return fmt.Errorf("%q matches no type; names of types have small letters, digits, '.', '_' and '-', as in orders.*", typ)
+	}
+	return nil
 }
 
 func random(n int) []byte {

@@ -156,8 +156,16 @@ func TestTokensThatCannotBeRead(t *testing.T) {
 			t.Errorf("%q is taken as a name", name)
 		}
 	}
-	if _, _, err := NewToken("x", []string{"write"}, nil); err == nil {
-		t.Error("an unknown scope is taken")
+	if _, _, err := NewToken("x", []string{"write"}, nil); err == nil || !strings.Contains(err.Error(), `no scope "write"; use publish`) {
+		t.Errorf("an unknown scope: %v", err)
+	}
+	for _, types := range []string{"ORDERS", "a b", "Orders.*", "a[", ""} {
+		if _, _, err := NewToken("x", []string{"read"}, []string{"orders", types}); err == nil || strings.Contains(err.Error(), "field") {
+			t.Errorf("%q as types: %v", types, err)
+		}
+	}
+	if _, _, err := NewToken("x", []string{"read"}, []string{"orders", "audit.*", "[a-c]?"}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -231,7 +232,7 @@ type lineMessage struct {
 	Payload       *string           `json:"payload"`
 	PayloadBase64 *string           `json:"payload_base64"`
 	Headers       map[string]string `json:"headers"`
-	Due           time.Time         `json:"due"`
+	Due           *string           `json:"due"`
 
 	Index    any `json:"index"`
 	ID       any `json:"id"`
@@ -249,7 +250,7 @@ func messageLine(line []byte, m *queue.Message) error {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return wrong(`write it as in {"payload":"text","headers":{"source":"shop"}}`, "the line is not a message: "+strings.TrimPrefix(err.Error(), "json: "))
+		return wrong(`write it as in {"payload":"text","headers":{"source":"shop"}}`, "the line is not a message: "+decodeError(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return wrong("put each message on a line of its own", "the line continues after the message")
@@ -270,10 +271,30 @@ func messageLine(line []byte, m *queue.Message) error {
 		m.Payload = payload
 	}
 	m.Headers = withHeaders(m.Headers, l.Headers)
-	if !l.Due.IsZero() {
-		m.Due = cli.Since1970(l.Due)
+	if l.Due != nil {
+		due, err := time.Parse(time.RFC3339Nano, *l.Due)
+		if err != nil {
+			return wrong("write it as in 2026-01-31T15:04:05Z", "due is not a time")
+		}
+		m.Due = cli.Since1970(due)
 	}
 	return nil
+}
+
+// decodeError says what is wrong with a line, without the names of this program's types.
+func decodeError(err error) string {
+	var typ *json.UnmarshalTypeError
+	switch text := strings.TrimPrefix(err.Error(), "json: "); {
+	case errors.As(err, &typ) && typ.Field == "":
+		return "it is a JSON " + typ.Value + " and no object"
+	case errors.As(err, &typ) && typ.Field == "headers" && typ.Type.Kind() == reflect.String:
+		return "the value of a header cannot be a JSON " + typ.Value
+	case errors.As(err, &typ):
+		return typ.Field + " cannot be a JSON " + typ.Value
+	case strings.HasPrefix(text, "unknown field"):
+		return text
+	}
+	return "it is not JSON"
 }
 
 // replaced reports whether decoding has replaced part of a line with U+FFFD.

@@ -337,6 +337,26 @@ func TestMessageLines(t *testing.T) {
 	}
 }
 
+// Errors of lines say what to correct, in the words of the API.
+func TestErrorsOfLines(t *testing.T) {
+	s := start(t, nil)
+	for line, want := range map[string][2]string{
+		`{"payload":1}`:                        {"payload cannot be a JSON number", `{"payload":"text"`},
+		`{"payload":"a","headers":{"k":true}}`: {"the value of a header cannot be a JSON bool", `{"payload":"text"`},
+		`{"payload":"a","due":"tomorrow"}`:     {"due is not a time", "2026-01-31T15:04:05Z"},
+		`{"payload":"a","due":""}`:             {"due is not a time", "2026-01-31T15:04:05Z"},
+		`{"payload":"a","due":5}`:              {"due cannot be a JSON number", `{"payload":"text"`},
+		`[1]`:                                  {"it is a JSON array and no object", `{"payload":"text"`},
+		`{"payload":`:                          {"it is not JSON", `{"payload":"text"`},
+		`{"payload":"a","header":{}}`:          {`unknown field "header"`, `{"payload":"text"`},
+	} {
+		lines, _ := s.do("POST", orders, line, "Content-Type", typeMessages).outcomes(t)
+		if p := lines[0].Problem; p == nil || !strings.HasSuffix(p.Detail, want[0]) || !strings.Contains(p.Remedy, want[1]) {
+			t.Errorf("%s: %+v", line, p)
+		}
+	}
+}
+
 // After an unknown outcome, a repetition with the same key gets into the file once; an unknown outcome of one line decides the status.
 func TestRepetitionIsInTheFileOnce(t *testing.T) {
 	s := start(t, func(o *Options) { o.Wait = 2 * time.Second })
