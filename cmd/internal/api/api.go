@@ -63,7 +63,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	var err error
 	// A batch is abandoned before its request times out, so that a definite refusal is reported as such.
-	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1,
+	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1, IdleRotate: idleType,
 		OnRepeat: func(r queue.Repeat) {
 			o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
 		}})

@@ -17,6 +17,10 @@ const (
 
 	slowestBody = 32 << 10 // bytes per second at which a body must arrive once Options.ClientTimeout is used up
 
+	// Clients choose the types, and each takes memory until it has been idle for this long. Not much shorter: the next message of the type then begins
+	// a new producer, which its file remembers.
+	idleType = 5 * time.Minute
+
 	stopWait = time.Second // how long a server that stops waits for another line
 
 	maxLines    = 20_000                     // lines of one request

@@ -8,13 +8,17 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/rs/zerolog"
 )
 
 // dial opens a connection and sends a text.
@@ -309,6 +313,31 @@ func TestLargeBodiesTakeTurns(t *testing.T) {
 	if len(s.large) != 0 || len(s.pending("orders")) != largeBodies {
 		t.Errorf("%d places are taken, %d are stored", len(s.large), len(s.pending("orders")))
 	}
+}
+
+// A type takes no goroutine of the server after it has been idle for a while.
+func TestIdleTypesTakeNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(t.Context(), Options{Backend: &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, Wait: time.Minute, Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		const types = 2000
+		before := runtime.NumGoroutine()
+		for i := range types {
+			if _, err := s.publisher.Publish(t.Context(), fmt.Sprint("t", i), nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		busy := runtime.NumGoroutine()
+		time.Sleep(idleType)
+		synctest.Wait()
+		if idle := runtime.NumGoroutine(); busy-before < types || idle-before > types/10 {
+			t.Errorf("%d goroutines before, %d with %d types, %d when they are idle", before, busy, types, idle)
+		}
+	})
 }
 
 // Many probes cause one query to the queue.
