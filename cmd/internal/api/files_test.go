@@ -225,7 +225,7 @@ func TestRemovedFiles(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.dir, storage.FileName("orders"))); err != nil {
 		t.Fatal(err)
 	}
-	if p := s.do("GET", orders+"?from=2", "").want(t, 410, "removed"); !strings.Contains(p.Remedy, "from=5") {
+	if p := s.do("GET", orders+"?from=2", "").want(t, 410, "removed"); p.To != 5 || !strings.Contains(p.Remedy, "from=5") {
 		t.Errorf("%+v", p)
 	}
 	if p := s.page(orders); len(p.Messages) != 5 || p.Messages[0].Index != 5 {

@@ -39,7 +39,9 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	case r.URL.Query().Get("from") == "":
 		index = first
 	default:
-		return newProblem(http.StatusGone, "removed", fmt.Sprintf("continue with from=%d", first), "messages before %d were removed with old files", first)
+		p := newProblem(http.StatusGone, "removed", fmt.Sprintf("continue with from=%d", first), "messages before %d were removed with old files", first)
+		p.To = first
+		return p
 	}
 	p := &page{out: bufio.NewWriterSize(w, 64<<10), w: w, lines: wantsLines(r), next: index}
 	bytes := 0

@@ -27,6 +27,7 @@ type problem struct {
 	Remedy string `json:"remedy"`
 	ID     string `json:"id,omitempty"`                  // with unknown_outcome: the ID that the message has if it is stored
 	Retry  int    `json:"retry_after_seconds,omitempty"` // when a retry makes sense
+	To     uint64 `json:"to_index,omitempty"`            // with removed: the index to continue with, as in the event gap
 }
 
 func (p *problem) Error() string { return p.Detail + "; " + p.Remedy }
