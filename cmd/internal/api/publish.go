@@ -79,6 +79,12 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 		if one && len(values) > 1 {
 			return nil, malformed("send it once", "the header %s was sent %d times", printable.Short(name), len(values))
 		}
+		switch {
+		case strings.HasPrefix(name, "Fencepost-") && !one: // a misspelled one must not be taken for none
+			return nil, malformed("correct its name: "+strings.Join([]string{headerDelay, headerDue, headerSkip, headerPrefix + "NAME"}, ", "), "there is no header %s", printable.Short(name))
+		case one && !ok && values[0] == "" && name != headerKey:
+			return nil, malformed("leave it out, or give it a value", "%s is empty", name)
+		}
 		if ok {
 			if e.headers == nil {
 				e.headers = map[string]string{}
@@ -90,6 +96,9 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 		if e.key = r.Header.Get(headerKey); e.key == "" {
 			return nil, malformed("leave it out, or give each message another one", "%s is empty", headerKey)
 		}
+	}
+	if _, both := e.headers[queue.KeyHeader]; both && e.key != "" {
+		return nil, malformed("use one of them", "%s and %s%s cannot be combined", headerKey, headerPrefix, headerKey)
 	}
 	after, due := r.Header.Get(headerDelay), r.Header.Get(headerDue)
 	var err error
