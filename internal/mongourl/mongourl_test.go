@@ -47,7 +47,7 @@ func TestUnknownOptions(t *testing.T) {
 			"serverSelectionTimeoutMS=1&localThresholdMS=1&serverMonitoringMode=poll&timeoutMS=1000&socketTimeoutMS=1000": "",
 		"mongodb://h/db?directConnection=true&ssl=false": "",
 	} {
-		_, _, err := mongourl.Parse(uri)
+		_, _, err := mongourl.Parse(t.Context(), uri)
 		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "ssw0rd")) {
 			t.Errorf("%s: %v, want %q", uri, err, want)
 		}
