@@ -476,8 +476,6 @@ func ioError(op, path string, err error) error {
 		remedy = "; the file system is read-only (after a disk error ext4 remounts itself so: see the kernel log)"
 	case errors.Is(err, syscall.ELOOP):
 		remedy = "; it is a symbolic link, which is not followed: name the real file"
-	case errors.Is(err, syscall.ENOTDIR):
-		remedy = "; name a directory"
 	case errors.Is(err, fs.ErrPermission):
 		remedy = "; run as the user that owns the file, or give that user access"
 	case errors.Is(err, syscall.EIO):
