@@ -6,6 +6,7 @@ import (
 	"fmt"
 	stdlog "log"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -71,15 +72,15 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s.routes = []route{
-		{"POST", "/v1/types/{type}/messages", scopePublish, s.publish},
-		{"GET", "/v1/types", scopeRead, s.types},
-		{"GET", "/v1/types/{type}", scopeRead, s.typ},
-		{"GET", "/v1/types/{type}/messages", scopeRead, s.messages},
-		{"GET", "/v1/types/{type}/messages/{message}", scopeRead, s.message},
-		{"GET", tailPattern, scopeRead, s.tail},
-		{"GET", "/metrics", scopeRead, s.metrics.serve},
-		{"GET", "/livez", "", s.alive},
-		{"GET", "/readyz", "", s.isReady},
+		{"POST", "/v1/types/{type}/messages", scopePublish, nil, s.publish},
+		{"GET", "/v1/types", scopeRead, []string{"after", "limit"}, s.types},
+		{"GET", "/v1/types/{type}", scopeRead, nil, s.typ},
+		{"GET", "/v1/types/{type}/messages", scopeRead, []string{"from", "limit"}, s.messages},
+		{"GET", "/v1/types/{type}/messages/{message}", scopeRead, nil, s.message},
+		{"GET", tailPattern, scopeRead, []string{"from"}, s.tail},
+		{"GET", "/metrics", scopeRead, nil, s.metrics.serve},
+		{"GET", "/livez", "", nil, s.alive},
+		{"GET", "/readyz", "", nil, s.isReady},
 	}
 	return s, nil
 }
@@ -115,7 +116,8 @@ func (l lineLog) Write(p []byte) (int, error) {
 // route is one operation.
 type route struct {
 	method, pattern string
-	scope           scope // "": no token required
+	scope           scope    // "": no token required
+	parameters      []string // of the query; one without scope takes any query: the answer to a probe must not depend on it
 	handle          func(w *answer, r *http.Request, c *client) error
 }
 
@@ -243,7 +245,36 @@ func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, cr
 			return who, newProblem(http.StatusForbidden, "forbidden", "use a token that is for the type", "the token is not for type %s", typ)
 		}
 	}
-	return who, nil
+	return who, rt.checkQuery(r.URL.RawQuery)
+}
+
+// checkQuery refuses a query of which a part would be ignored: net/url leaves out what it cannot read, and a handler reads one value of each parameter
+// that it knows.
+//
+// rule: no part of a query is ignored: a misspelled from would mean the beginning.
+func (rt *route) checkQuery(query string) error {
+	var seen []string
+	for part := range strings.SplitSeq(query, "&") {
+		key, value, _ := strings.Cut(part, "=")
+		name, wrongKey := url.QueryUnescape(key)
+		_, wrongValue := url.QueryUnescape(value)
+		switch {
+		case part == "": // as at the end of from=0&
+			continue
+		case strings.Contains(part, ";"):
+			return malformed("put & between parameters, and write %3B for a ; in a value", "the query has a ; in %s", printable.Short(part))
+		case wrongKey != nil || wrongValue != nil:
+			return malformed("write %25 for a % that is not part of an escape", "the query has an invalid escape in %s", printable.Short(part))
+		case len(rt.parameters) == 0:
+			return malformed("leave it out", "there is no parameter %s; this path has none", printable.Short(name))
+		case !slices.Contains(rt.parameters, name):
+			return malformed("correct its name: "+strings.Join(rt.parameters, ", "), "there is no parameter %s", printable.Short(name))
+		case slices.Contains(seen, name):
+			return malformed("send it once", "the parameter %s was sent several times", name)
+		}
+		seen = append(seen, name)
+	}
+	return nil
 }
 
 // nothing returns the error for a request that no route matches.

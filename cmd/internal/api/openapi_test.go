@@ -64,6 +64,18 @@ func (s *spec) at(v any) map[string]any {
 	return found
 }
 
+// query returns the names of an operation's parameters in the query.
+func (s *spec) query(op any) (names []string) {
+	all, _ := op.(map[string]any)["parameters"].([]any)
+	for _, one := range all {
+		if p := s.at(one); p["in"] == "query" {
+			names = append(names, p["name"].(string))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // answers calls do with each response in the description.
 func (s *spec) answers(do func(method, pattern, status string, response map[string]any)) {
 	for pattern, item := range s.paths() {
@@ -222,12 +234,12 @@ func (s *spec) verdict() int {
 func TestOperationsAreDescribed(t *testing.T) {
 	var got, want []string
 	for _, rt := range start(t, nil).routes {
-		got = append(got, rt.method+" "+rt.pattern)
+		got = append(got, fmt.Sprint(rt.method, " ", rt.pattern, " ", rt.parameters))
 	}
 	for pattern, item := range described.paths() {
-		for method := range item.(map[string]any) {
+		for method, op := range item.(map[string]any) {
 			if method != "parameters" {
-				want = append(want, strings.ToUpper(method)+" "+pattern)
+				want = append(want, fmt.Sprint(strings.ToUpper(method), " ", pattern, " ", described.query(op)))
 			}
 		}
 	}
@@ -289,6 +301,7 @@ func TestEveryOperation(t *testing.T) {
 			wrong = "read"
 		}
 		s.do(method, path, "x", "Authorization", secret[wrong]).want(t, 403, "forbidden")
+		s.do(method, path+"?form=5", "x", "Authorization", secret["all"]).want(t, 400, "malformed")
 		if strings.Contains(path, "orders") {
 			s.do(method, strings.Replace(path, "orders", "or%2Fders", 1), "x", "Authorization", secret["all"]).want(t, 422, "invalid")
 		}
@@ -316,6 +329,45 @@ func TestEveryOperation(t *testing.T) {
 			}
 		} else {
 			a.want(t, 503, "stopping")
+		}
+	}
+}
+
+// A part of a query that would be ignored is refused, with the name of the parameter. A probe's answer does not depend on its query.
+func TestQueries(t *testing.T) {
+	s := start(t, nil)
+	s.writer("orders").put(3)
+	for query, want := range map[string][2]string{
+		"?from=%zz":                             {"from=%zz", "%25"},
+		"?fr%6=1":                               {"fr%6=1", "%25"},
+		"?from=0;limit=1":                       {"from=0;limit=1", "%3B"},
+		"?limit=1&limit=2":                      {"limit", "once"},
+		"?from=1&fro%6d=1":                      {"from", "once"},
+		"?Limit=1":                              {"Limit", "from, limit"},
+		"?from=0&form=5":                        {"form", "from, limit"},
+		"?%1b%5bm=":                             {`\x1b[m`, "from, limit"},
+		"?from":                                 {},
+		"?&fro%6d=1&&limit=%32&":                {},
+		"?from=2026-01-31T15:00:00Z":            {},
+		"?from=2026-01-31T16%3A00%3A00%2B01:00": {},
+		"?":                                     {},
+	} {
+		a := s.do("GET", orders+query, "")
+		if want[0] == "" {
+			if a.status != 200 {
+				t.Errorf("%s: %d %s", query, a.status, a.body)
+			}
+		} else if p := a.want(t, 400, "malformed"); !strings.Contains(p.Detail, want[0]) || !strings.Contains(p.Remedy, want[1]) {
+			t.Errorf("%s: %+v", query, p)
+		}
+	}
+	s.do("POST", orders+"?limit=1", "x").want(t, 400, "malformed")
+	if n := len(s.pending("orders")); n != 0 {
+		t.Errorf("%d are stored", n)
+	}
+	for _, path := range []string{"/livez?verbose", "/readyz?_=1&_=2"} {
+		if a := s.do("GET", path, ""); a.status != 200 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
 }
