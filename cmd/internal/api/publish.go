@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -226,10 +227,10 @@ type lineParser func(line []byte, m *queue.Message) error
 // payloadLine parses a line like producer publish --format ndjson.
 func payloadLine(line []byte, m *queue.Message) error {
 	if !utf8.Valid(line) { // JSON is, and a consumer that decodes it would replace other bytes
-		return newProblem(http.StatusUnprocessableEntity, "invalid", "send bytes that are no UTF-8 text as payload_base64, with Content-Type "+typeMessages, "the line is not UTF-8 text")
+		return invalid("send bytes that are no UTF-8 text as payload_base64, with Content-Type "+typeMessages, "the line is not UTF-8 text")
 	}
 	if !lines.IsJSON(line) {
-		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
+		return invalid("send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
 			"the line is not a JSON value")
 	}
 	m.Payload = line
@@ -250,19 +251,73 @@ type lineMessage struct {
 	AfterGap any `json:"after_gap"`
 }
 
+// lineFields are the names of the fields of a lineMessage.
+var lineFields = [...]string{"payload", "payload_base64", "headers", "due", "index", "id", "time", "epoch", "after_gap"}
+
+// lineRemedy shows what a line looks like.
+const lineRemedy = `write it as in {"payload":"text","headers":{"source":"shop"}}`
+
+// checkFields refuses a line with a field in another case, or twice: encoding/json accepts both, and takes the last one. line is a JSON object, which
+// encoding/json has decoded.
+func checkFields(line []byte) error {
+	var seen [len(lineFields)]bool
+	depth, isName := 0, false // isName: the next string is the name of a field
+	for i := 0; i < len(line); i++ {
+		switch line[i] {
+		case '{', '[':
+			depth++
+			isName = depth == 1
+		case '}', ']':
+			depth--
+		case ',':
+			isName = depth == 1
+		case '"':
+			begin := i
+			for i++; line[i] != '"'; i++ {
+				if line[i] == '\\' {
+					i++
+				}
+			}
+			if !isName {
+				continue
+			}
+			isName = false
+			name := string(line[begin+1 : i])
+			if strings.Contains(name, `\`) {
+				json.Unmarshal(line[begin:i+1], &name)
+			}
+			at := slices.Index(lineFields[:], name)
+			if at < 0 {
+				return invalid(lineRemedy, "the line is not a message: unknown field %q", name)
+			}
+			if seen[at] {
+				return invalid("give it once", "the line has %s twice", name)
+			}
+			seen[at] = true
+		}
+	}
+	return nil
+}
+
+// invalid returns the problem of a line.
+func invalid(remedy, format string, args ...any) *problem {
+	return newProblem(http.StatusUnprocessableEntity, "invalid", remedy, format, args...)
+}
+
 // messageLine parses a line with headers and a payload.
 func messageLine(line []byte, m *queue.Message) error {
-	wrong := func(remedy, detail string) error {
-		return newProblem(http.StatusUnprocessableEntity, "invalid", remedy, "%s", detail)
-	}
+	wrong := func(remedy, detail string) error { return invalid(remedy, "%s", detail) }
 	var l lineMessage
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return wrong(`write it as in {"payload":"text","headers":{"source":"shop"}}`, "the line is not a message: "+decodeError(err))
+		return wrong(lineRemedy, "the line is not a message: "+decodeError(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return wrong("put each message on a line of its own", "the line continues after the message")
+	}
+	if err := checkFields(line); err != nil {
+		return err
 	}
 	switch {
 	case (l.Payload == nil) == (l.PayloadBase64 == nil):

@@ -320,12 +320,13 @@ func TestMessageLines(t *testing.T) {
 	s := start(t, nil)
 	bytes := base64.StdEncoding.EncodeToString([]byte("\x00\xff"))
 	body := `{"index":7,"id":"065svpgc20000000000001o00000001a","time":"2026-01-31T15:04:05Z","epoch":3,"after_gap":true,"headers":{"traceId":"1","idempotency-key":"own"},"payload":"text \ud83d\ude00"}` + "\n" +
-		`{"payload_base64":"` + bytes + `"}` + "\n" + `{"payload":"\ufffd"}` + "\n"
+		`{"payload_base64":"` + bytes + `"}` + "\n" + `{"payload":"\ufffd"}` + "\n" +
+		`{ "id" : {"id":["id",{"Payload":"\\"}]}, "pay\u006coad" : "\",\"payload\":\\" , "headers":{"payload":"1","Payload":"2"} }` + "\n"
 	a := s.do("POST", orders, body, "Content-Type", typeMessages, "Idempotency-Key", "k", "Fencepost-Header-A", "b")
 	if a.status != http.StatusCreated {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	same(t, "payloads", s.payloads("orders"), []string{"text 😀", "\x00\xff", "\uFFFD"})
+	same(t, "payloads", s.payloads("orders"), []string{"text 😀", "\x00\xff", "\uFFFD", `","payload":\`})
 	msgs := s.pending("orders")
 	if !maps.Equal(msgs[0].Headers, map[string]string{"traceId": "1", "a": "b", queue.KeyHeader: "own"}) || msgs[1].Headers[queue.KeyHeader] != "k:2" {
 		t.Errorf("%q, %q", msgs[0].Headers, msgs[1].Headers)
@@ -354,6 +355,10 @@ func TestErrorsOfLines(t *testing.T) {
 		`[1]`:                                  {"it is a JSON array and no object", `{"payload":"text"`},
 		`{"payload":`:                          {"it is not JSON", `{"payload":"text"`},
 		`{"payload":"a","header":{}}`:          {`unknown field "header"`, `{"payload":"text"`},
+		`{"Payload":"a"}`:                      {`unknown field "Payload"`, `{"payload":"text"`},
+		`{"payload":"a","headerſ":{}}`:         {`unknown field "headerſ"`, `{"payload":"text"`},
+		`{"payload":"a", "payload":"b"}`:       {"the line has payload twice", "give it once"},
+		`{"id":[{"x":"\\"},1],"payload":"a","time":"\"}","\u0069d":null}`: {"the line has id twice", "give it once"},
 	} {
 		lines, _ := s.do("POST", orders, line, "Content-Type", typeMessages).outcomes(t)
 		if p := lines[0].Problem; p == nil || !strings.HasSuffix(p.Detail, want[0]) || !strings.Contains(p.Remedy, want[1]) {
