@@ -92,6 +92,7 @@ func (s *Server) HTTP(host string) *http.Server {
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
 	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and responses have their own deadlines, see limits.go
 	ops.LimitConns(h, s.o.MaxConnections)
+	h.DisableGeneralOptionsHandler = true // net/http would answer OPTIONS * with 200, past the checks of hosts and tokens
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true) // not HTTP/2, whose connections can have any number of requests in progress
 	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)

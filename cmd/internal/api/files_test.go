@@ -159,6 +159,13 @@ func TestMessages(t *testing.T) {
 	if a.header.Get("Content-Type") != typeLines || strings.Count(a.body, "\n") != 2 || !strings.HasPrefix(a.body, `{"index":7,"id":"`) {
 		t.Errorf("%q %s", a.header, a.body)
 	}
+	// So a client can tell that an index is beyond the end.
+	if a := s.do("GET", "/v1/types/orders", ""); !strings.Contains(a.body, `"durable_index":10,`) {
+		t.Error(a.body)
+	}
+	if a := s.do("GET", "/v1/types/orders/messages", "", "Accept", "application/x-ndjson;q=0.0, application/json"); a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("%q", a.header)
+	}
 	// Records can be published again as they were read.
 	if again := s.do("POST", "/v1/types/copy/messages", a.body, "Content-Type", typeMessages); again.status != http.StatusCreated {
 		t.Errorf("%d %s", again.status, again.body)

@@ -97,6 +97,8 @@ func TestHostileHeads(t *testing.T) {
 		{"GET /v1/types/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
 		{"GET /v1/./types HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
 		{"GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+		{"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+		{"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\n", 404},
 		{"NONSENSE\r\n\r\n", 400},
 	} {
 		if a := s.read(s.dial(test.request)); a.status != test.status {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -61,7 +62,11 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 // wantsLines reports whether a client asks for NDJSON.
 func wantsLines(r *http.Request) bool {
 	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
-		if media, _, err := mime.ParseMediaType(part); err == nil && media == typeLines {
+		media, params, err := mime.ParseMediaType(part)
+		if err != nil || media != typeLines {
+			continue
+		}
+		if weight, err := strconv.ParseFloat(params["q"], 64); err != nil || weight > 0 { // q=0 means that the client does not accept it
 			return true
 		}
 	}
