@@ -44,6 +44,8 @@ var httpRules = []rule{
 		old: `Str("path", r.URL.Path).Int("status"`, new: `Str("path", r.URL.String()).Int("status"`},
 	{file: "cmd/internal/api/api.go", rule: "no part of a query is ignored", tests: "TestQueries",
 		old: `return who, rt.checkQuery(r.URL.RawQuery)`, new: `return who, nil`},
+	{file: "cmd/internal/api/publish.go", rule: "clients, which choose the types, cannot take memory for any number of them", tests: "TestTypesInMemoryAreBounded",
+		old: `if s.inUse.take(msgs[0].Type) {`, new: `if true {`},
 	{file: "cmd/internal/api/publish.go", rule: "nothing is decompressed", tests: "TestRefusedRequests",
 		old: `if enc := r.Header.Get("Content-Encoding"); enc != ""`, new: `if enc := r.Header.Get("Content-Encoding"); false && enc != ""`},
 	{file: "cmd/internal/api/publish.go", rule: "the lines of a request have different keys", tests: "TestLines",

@@ -47,6 +47,7 @@ type Server struct {
 	large     chan struct{} // semaphore for large bodies
 	readers   chan struct{}
 	tails     chan struct{}
+	inUse     typesInUse
 	ready     ready.Queue
 
 	stopped context.Context // when done, tails end and no more lines are read
@@ -60,6 +61,8 @@ type Server struct {
 // New returns a server with its own publisher, which Close closes. ctx bounds only New.
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{o: o, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
+	// A message is sent within Wait, and repeated for half of it. Then its type becomes idle.
+	s.inUse = typesInUse{keep: idleType + 2*o.Wait, since: map[string]time.Time{}}
 	s.o.Access.logTo(o.Log)
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	var err error

@@ -14,5 +14,5 @@
 // and the code unknown_outcome if the outcome is unknown. Any other status means that the message is not stored and never will be. The response
 // to a request with many lines reports each of them.
 //
-// Every shared resource that a client can use is bounded: body size and duration, lines, connections, readers, tails. See limits.go.
+// Every shared resource that a client can use is bounded: body size and duration, lines, connections, readers, tails, types. See limits.go.
 package api

@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -20,6 +22,7 @@ const (
 	// Clients choose the types, and each takes memory until it has been idle for this long. Not much shorter: the next message of the type then begins
 	// a new producer, which its file remembers.
 	idleType = 5 * time.Minute
+	maxTypes = 10_000 // types in memory
 
 	stopWait = time.Second // how long a server that stops waits for another line
 
@@ -116,3 +119,31 @@ func (a *answer) Flush() error {
 
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// typesInUse are the types for which the publisher may hold memory. Safe for concurrent use.
+type typesInUse struct {
+	keep time.Duration // how long the publisher may hold memory for a type after it was last given messages
+
+	mu    sync.Mutex
+	since map[string]time.Time // when it was last given messages
+	swept time.Time
+}
+
+// take reports whether the publisher may be given messages of a type.
+func (u *typesInUse) take(typ string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	if _, there := u.since[typ]; !there && len(u.since) >= maxTypes {
+		if now.Sub(u.swept) < time.Second { // a refusal costs little
+			return false
+		}
+		u.swept = now
+		maps.DeleteFunc(u.since, func(_ string, since time.Time) bool { return now.Sub(since) > u.keep })
+		if len(u.since) >= maxTypes {
+			return false
+		}
+	}
+	u.since[typ] = now
+	return true
+}

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -340,6 +341,64 @@ func TestIdleTypesTakeNoMemory(t *testing.T) {
 			t.Errorf("%d goroutines before, %d with %d types, %d when they are idle", before, busy, types, idle)
 		}
 	})
+}
+
+// While the server holds memory for as many types as it may, others are refused. A type that has been idle for a while makes room.
+func TestTypesInMemoryAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(t.Context(), Options{Backend: &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, Wait: time.Minute, Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		publish := func(typ string) error { return s.store(t.Context(), []queue.Message{{Type: typ}})[0].Err }
+		before := runtime.NumGoroutine()
+		for i := range maxTypes {
+			if err := publish(fmt.Sprint("t", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 100 {
+			var p *problem
+			if err := publish(fmt.Sprint("other", i)); !errors.As(err, &p) || p.Status != 503 || p.Code != "busy" || p.Retry == 0 {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine() - before; n < maxTypes || n > maxTypes+100 {
+			t.Errorf("%d goroutines for %d types", n, maxTypes)
+		}
+		time.Sleep(idleType)
+		if err := publish("t0"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(idleType)
+		for i := range maxTypes - 1 {
+			if err := publish(fmt.Sprint("other", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if publish("t1") == nil || publish("t0") != nil {
+			t.Error("t0 has made room")
+		}
+	})
+}
+
+// A message or a line that is refused because of its type is not stored, and the answer says when to try again.
+func TestTypeWithoutMemory(t *testing.T) {
+	s := start(t, nil)
+	for i := range maxTypes {
+		s.inUse.take(fmt.Sprint("t", i))
+	}
+	for _, media := range []string{"text/plain", typeLines} {
+		a := s.do("POST", orders, "1\n2\n", "Content-Type", media)
+		if a.status != 503 || a.header.Get("Retry-After") != "30" || !strings.Contains(a.body, `"busy"`) {
+			t.Errorf("%d %q %s", a.status, a.header, a.body)
+		}
+	}
+	if a := s.do("POST", "/v1/types/t1/messages", "1\n2\n", "Content-Type", typeLines); a.status != http.StatusCreated || len(s.pending("orders")) != 0 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
 }
 
 // Many probes cause one query to the queue.

@@ -181,7 +181,7 @@ func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
 	m.Payload = payload
 	ctx, cancel := context.WithTimeout(r.Context(), s.o.Wait)
 	defer cancel()
-	result := s.publisher.PublishAll(ctx, []queue.Message{m})[0]
+	result := s.store(ctx, []queue.Message{m})[0]
 	s.metrics.published(result.Status, 1, len(payload))
 	if result.Err != nil {
 		return s.outcome(result)
@@ -191,6 +191,18 @@ func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
 	return printable.EncodeJSON(w, struct {
 		ID string `json:"id"`
 	}{result.ID.String()}, "")
+}
+
+// store publishes messages of one type.
+//
+// rule: clients, which choose the types, cannot take memory for any number of them.
+func (s *Server) store(ctx context.Context, msgs []queue.Message) []queue.Result {
+	if s.inUse.take(msgs[0].Type) {
+		return s.publisher.PublishAll(ctx, msgs)
+	}
+	full := newProblem(http.StatusServiceUnavailable, "busy", "send it again later, or use several servers, each for some of the types",
+		"the server already holds memory for %d other types that had messages in the last minutes", maxTypes).after(30)
+	return slices.Repeat([]queue.Result{{Status: queue.Rejected, Err: full}}, len(msgs))
 }
 
 // outcome returns the problem of a message that is not known to be stored.

@@ -216,7 +216,7 @@ func (s *Server) publishChunk(ctx context.Context, c *chunk, all []outcome) (_ [
 	var p *problem
 	var count, bytes [queue.Rejected + 1]int // by status
 	all = slices.Grow(all, len(c.msgs))
-	for i, r := range s.publisher.PublishAll(ctx, c.msgs) {
+	for i, r := range s.store(ctx, c.msgs) {
 		count[r.Status]++
 		bytes[r.Status] += len(c.msgs[i].Payload)
 		o := outcome{line: c.numbers[i], id: r.ID}
