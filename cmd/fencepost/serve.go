@@ -81,7 +81,7 @@ Token and certificate files are read again after they change.`,
 	fl.StringVar(&f.tokenFile, "token-file", "", "file of tokens, one of which each request must present: lines printed by fencepost serve token")
 	fl.StringVar(&f.cert, "tls-cert", "", "certificate of the server, followed by any intermediate certificates, as PEM")
 	fl.StringVar(&f.key, "tls-key", "", "key of --tls-cert, as PEM")
-	fl.StringVar(&f.clientCA, "client-ca", "", "certificates of authorities, as PEM: each client needs a certificate signed by one of them")
+	fl.StringVar(&f.clientCA, "client-ca", "", "certificates of authorities, as PEM: each client needs a certificate signed by one of them, except for /livez and /readyz")
 	fl.DurationVar(&f.wait, "timeout", 30*time.Second, "how long a publish waits for its outcome")
 	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting while it sends a request or receives a response")
 	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long to wait for requests in progress when stopping")
