@@ -146,7 +146,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.scan(); err != nil {
 		return err
 	}
-	b, err := fencepost.Open(ctx, d.url)
+	b, err := cli.Open(ctx, d.url)
 	if err != nil {
 		return err
 	}

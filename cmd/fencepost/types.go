@@ -31,7 +31,7 @@ func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencep
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	defer cli.OnSignals(cancel, cancel)()
-	b, err := fencepost.Open(ctx, url)
+	b, err := cli.Open(ctx, url)
 	if err != nil {
 		return err
 	}

@@ -187,7 +187,7 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 			kind = lock.ErrPermanent
 		}
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
-			"credentials in the URL are right, and that a replica set has a primary (%w)", hosts, err, kind)
+			"credentials in the URL are right, and that a replica set has a primary (%w)", hosts, mongoerr.Brief(err), kind)
 	}
 	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
 	// error; CheckSetup reports it.
@@ -477,9 +477,9 @@ func (s *store) explain(doing string, err error) error {
 		}
 	}
 	if remedy := mongoerr.TLS(err); remedy != "" {
-		return fmt.Errorf("%s lock on MongoDB at %s: %s: %w", doing, s.hosts, remedy, err)
+		return fmt.Errorf("%s lock on MongoDB at %s: %s: %w", doing, s.hosts, remedy, mongoerr.Brief(err))
 	}
-	return fmt.Errorf("%s lock on MongoDB at %s: %w", doing, s.hosts, err)
+	return fmt.Errorf("%s lock on MongoDB at %s: %w", doing, s.hosts, mongoerr.Brief(err))
 }
 
 // disconnect has its own timeout, because the caller's context may have ended.

@@ -148,13 +148,16 @@ func (q *Queue) explain(ctx context.Context, op string, err error) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("mongoqueue: %s: %w (%w)", op, context.Cause(ctx), err)
+		return fmt.Errorf("mongoqueue: %s: %w (%w)", op, context.Cause(ctx), mongoerr.Brief(err))
 	}
 	switch sentinel := judge(err).sentinel; sentinel {
 	case nil:
 		return fmt.Errorf("mongoqueue: %s: %w", op, err)
 	case queue.ErrUnreachable:
-		err = q.failures.Recall(err)
+		err = mongoerr.Brief(q.failures.Recall(err))
+		if search, ok := errors.AsType[*mongoerr.Search](err); ok {
+			return fmt.Errorf("mongoqueue: %s: %w: no usable server at %s within %v: %w; %s", op, sentinel, q.name, q.connectFor, search, search.Check)
+		}
 		if remedy := mongoerr.TLS(err); remedy != "" {
 			return fmt.Errorf("mongoqueue: %s: %w: no connection to %s: %s: %w", op, sentinel, q.name, remedy, err)
 		}

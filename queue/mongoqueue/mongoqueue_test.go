@@ -672,6 +672,7 @@ func TestUnreachableServer(t *testing.T) {
 	}
 	defer silent.Close()
 	for name, host := range map[string]string{"nobody listens": nobody, "nobody answers": silent.Addr().String()} {
+		why := map[string]string{"nobody listens": host + ": connection refused; check that", "nobody answers": host + ": no answer; check that"}[name]
 		begin := time.Now()
 		_, err := mongoqueue.Open(t.Context(), "mongodb://user:s3cr3t@"+host+"/db?authSource=admin", mongoqueue.Options{ConnectTimeout: 300 * time.Millisecond})
 		if !errors.Is(err, queue.ErrUnreachable) || !strings.Contains(err.Error(), "mongodb://"+host+"/db") || !strings.Contains(err.Error(), "check that the server runs") {
@@ -679,6 +680,9 @@ func TestUnreachableServer(t *testing.T) {
 		}
 		if strings.Contains(fmt.Sprint(err), "s3cr3t") {
 			t.Errorf("%s: the error contains the password: %v", name, err)
+		}
+		if !strings.Contains(fmt.Sprint(err), why) || strings.Contains(fmt.Sprint(err), "topology") {
+			t.Errorf("%s: not %q, or the driver's view: %v", name, why, err)
 		}
 		if d := time.Since(begin); d > 20*time.Second { // a busy machine; the driver's own timeout is 30 s
 			t.Errorf("%s: took %v", name, d)

@@ -36,6 +36,33 @@ func Connect(ctx context.Context, url string, within time.Duration, waiting func
 	return Await(ctx, fencepost.Redact(url), within, waiting, func(ctx context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
 }
 
+// Open is Connect without waiting.
+func Open(ctx context.Context, url string) (*fencepost.Backend, error) {
+	b, err := fencepost.Open(ctx, url)
+	if err != nil {
+		return nil, noServerAt(fencepost.Redact(url), err)
+	}
+	return b, nil
+}
+
+// noServer is the error of a search for a usable server. Its text replaces those of its causes: each layer of the libraries adds what it was
+// doing.
+type noServer struct {
+	text  string
+	cause error
+}
+
+func (e *noServer) Error() string { return e.text }
+func (e *noServer) Unwrap() error { return e.cause }
+
+// noServerAt returns err, as a noServer if it is one. where is the server's name, and how long it was waited for.
+func noServerAt(where string, err error) error {
+	if search, ok := errors.AsType[*mongoerr.Search](err); ok {
+		return &noServer{fmt.Sprintf("no usable server at %s: %s; %s", where, search.Why, search.Check), err}
+	}
+	return err
+}
+
 // Await is Connect for anything that opens a connection to a server. name is the server's name in
 // messages.
 func Await[T any](ctx context.Context, name string, within time.Duration, waiting func(reason string), open func(context.Context) (T, error)) (T, error) {
@@ -56,7 +83,7 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 		over := attempt.Err() != nil
 		reason := passing(err)
 		if reason == "" && (!over || cause == nil) {
-			return none, err
+			return none, noServerAt(name, err)
 		}
 		if said == "" && !over {
 			waiting(reason)
@@ -78,6 +105,9 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 		}
 		if errors.Is(cause, storage.ErrNoSpace) {
 			return none, fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
+		}
+		if _, search := errors.AsType[*mongoerr.Search](cause); search {
+			return none, noServerAt(fmt.Sprintf("%s within %v (--connect-timeout)", name, within), cause)
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
 			"and that a replica set has a majority of its members: %w", name, within, said, cause)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 )
@@ -70,5 +71,28 @@ func TestConnectWithoutNames(t *testing.T) {
 	_, err = Await(t.Context(), "h", time.Nanosecond, func(string) {}, func(context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
 	if err == nil || !strings.Contains(err.Error(), "--connect-timeout") || !strings.Contains(err.Error(), "name service") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("at the end of the time: %v", err)
+	}
+}
+
+// Nobody has to read what each layer of the libraries was doing, or the driver's list of servers, to learn that a server is down.
+func TestNoServerInOneSentence(t *testing.T) {
+	const url = "mongodb://bob:s3cret@127.0.0.1:1/shop?serverSelectionTimeoutMS=100"
+	for name, open := range map[string]func() error{
+		"at once": func() error { _, err := Open(t.Context(), url); return err },
+		"awaited": func() error { _, err := Connect(t.Context(), url, 300*time.Millisecond, func(string) {}); return err },
+	} {
+		err := open()
+		if !errors.Is(err, queue.ErrUnreachable) && !errors.Is(err, errNoServer) {
+			t.Fatalf("%s: %v is another error", name, err)
+		}
+		text := err.Error()
+		for _, want := range []string{"no usable server at mongodb://127.0.0.1:1/shop", ": 127.0.0.1:1: connection refused; check that the server runs"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in %s", name, want, text)
+			}
+		}
+		if !strings.HasPrefix(text, "no usable server at ") || strings.Count(text, "127.0.0.1:1") != 2 || strings.Contains(text, "topology") || strings.Contains(text, "s3cret") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }

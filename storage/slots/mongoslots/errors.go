@@ -48,13 +48,13 @@ const (
 // may have been applied, or may be applied later.
 func (s *Store) explain(ctx context.Context, doing, name string, err error) error {
 	unclear := func(why string) error {
-		return fmt.Errorf("%s: %s %s: %s%w", s.address, doing, name, why, err)
+		return fmt.Errorf("%s: %s %s: %s%w", s.address, doing, name, why, mongoerr.Brief(err))
 	}
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %s %s: %w (%w)", s.address, doing, name, context.Cause(ctx), err)
+		return fmt.Errorf("%s: %s %s: %w (%w)", s.address, doing, name, context.Cause(ctx), mongoerr.Brief(err))
 	// rule: a write that missed its write concern is still a write; a later answer tells whether it lasts
 	case onlyHere(err):
 		return unclear("written, but it may not be durable: ")
@@ -66,6 +66,9 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 	// rule: a server that is shutting down, or a set that is electing a primary, refuses nothing permanently, whatever it
 	// cannot do meanwhile, such as authenticating a user
 	if reason, _ := mongoerr.Passing(err); reason != "" {
+		if _, search := mongoerr.Brief(err).(*mongoerr.Search); search { // its text says why
+			return unclear("no usable server: ")
+		}
 		return unclear(reason + ": ")
 	}
 	if isFull(err) {
