@@ -26,7 +26,7 @@ import (
 
 func catCommand() *cobra.Command {
 	c := &catter{format: cli.NewOneOf("lines", "json", "len32", "raw")}
-	var limit cli.Count
+	var limit, from cli.Count
 	var since cli.Since
 	var ids []string
 	cmd := &cobra.Command{
@@ -78,6 +78,7 @@ With --store a type stands for all its files.`,
 			}
 			c.out, c.notes = newMessageWriter(cmd.OutOrStdout(), c.format.Value), c.files.out(cmd.ErrOrStderr())
 			c.limited, c.left, c.options.Since, c.options.FS = limit > 0, int64(limit), since.Time, c.files.fs()
+			c.options.From = uint64(from)
 			err = c.chains(paths)
 			for _, path := range paths {
 				if err == nil {
@@ -95,7 +96,7 @@ With --store a type stands for all its files.`,
 	}
 	c.files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().VarP(c.format, "format", "f", "how messages are printed")
-	cmd.Flags().Uint64Var(&c.options.From, "from", 0, "start at this index")
+	cmd.Flags().Var(&from, "from", "start at this index")
 	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or older than this duration: 2026-01-31T15:04:05Z, 90m")
 	cmd.Flags().StringArrayVar(&ids, "id", nil, "print only the message with this ID; repeatable")
 	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "continue after damage")

@@ -36,7 +36,11 @@ func TestPayloadsOnATerminal(t *testing.T) {
 func TestPreview(t *testing.T) {
 	for payload, want := range map[string]string{
 		"":                         "",
-		"{\n\t\"id\":  1\r\n}\n":   `{ "id": 1 }`,
+		"{\n\t\"id\":  1\r\n}\n":   `{ "id": 1 }\n`,
+		"a\r":                      `a\r`,
+		"b \t":                     `b\x20\t`,
+		"\u00a0 c":                 `\u00a0\x20c`,
+		" ":                        `\x20`,
 		strings.Repeat("ä", 1<<20): strings.Repeat("ä", 500),
 		"a\x1b[2J":                 "a\x1b[2J", // the table escapes it
 	} {

@@ -189,12 +189,19 @@ present. That turns the many small objects that workers write into a store into 
 		if r.Files > 1 {
 			of = fmt.Sprintf("  of %d files", r.Files)
 		}
-		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  %s records%s  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)), of,
-			r.FirstIndex, max(r.NextIndex, 1)-1, humanize.Comma(int64(r.Batches)), humanize.Comma(int64(r.NewBatches)),
+		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  %s records%s  %s  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)), of, indexes(r), humanize.Comma(int64(r.Batches)), humanize.Comma(int64(r.NewBatches)),
 			humanize.IBytes(uint64(r.Size)), humanize.IBytes(uint64(r.NewSize)))
 		return nil
 	}
 	return cmd
+}
+
+// indexes returns which indexes a file has, or, if it is empty, which one comes next.
+func indexes(r *storage.CompactReport) string {
+	if r.NextIndex <= r.FirstIndex {
+		return fmt.Sprintf("next index %d", r.NextIndex)
+	}
+	return fmt.Sprintf("index %d..%d", r.FirstIndex, r.NextIndex-1)
 }
 
 func repairCommand() *cobra.Command {

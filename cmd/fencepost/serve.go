@@ -33,17 +33,18 @@ const (
 
 // serveFlags are the flags of fencepost serve.
 type serveFlags struct {
-	url, dir, store         *string
-	listen                  string
-	hosts                   []string
-	tokenFile               string
-	cert, key, clientCA     string
-	wait, client, stop      time.Duration
-	connect                 time.Duration
-	mostConnections, mostUp int
-	log                     *cli.LogFlags
-	access                  api.Access
-	open                    bool // whether it listens to other machines
+	url, dir, store     *string
+	listen              string
+	hosts               []string
+	tokenFile           string
+	cert, key, clientCA string
+	wait, client, stop  time.Duration
+	connect             time.Duration
+	mostConnections     int
+	mostUp              cli.Count
+	log                 *cli.LogFlags
+	access              api.Access
+	open                bool // whether it listens to other machines
 }
 
 func serveCommand() *cobra.Command { return new(serveFlags).command() }
@@ -87,7 +88,8 @@ Token and certificate files are read again after they change.`,
 	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long to wait for requests in progress when stopping")
 	fl.DurationVar(&f.connect, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
 	fl.IntVar(&f.mostConnections, "max-connections", 256, "requests in progress at a time; a few more connections are reserved for probes")
-	fl.IntVar(&f.mostUp, "count-up-to", backlog.DefaultMax, "count at most this many messages of a type")
+	f.mostUp = backlog.DefaultMax
+	fl.Var(&f.mostUp, "count-up-to", "count at most this many messages of a type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -182,7 +184,7 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 		poll = tailOfStore
 	}
 	s, err := api.New(ctx, api.Options{Backend: b, Files: store.FilesOf(place, *f.dir), Poll: poll, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
-		MaxConnections: f.mostConnections, CountUpTo: f.mostUp, Log: log})
+		MaxConnections: f.mostConnections, CountUpTo: int(f.mostUp), Log: log})
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func tailCommand() *cobra.Command {
 	format := cli.NewOneOf("lines", "json", "len32", "raw")
 	var follow, unsynced bool
 	lines := cli.Count(10)
-	var from uint64
+	var begin cli.Count
 	var files fileFlags
 	cmd := &cobra.Command{
 		Use:   "tail FILE | --store ADDRESS TYPE|FILE",
@@ -57,6 +57,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 			if err := t.chain(path); err != nil {
 				return err
 			}
+			from := uint64(begin)
 			if !cmd.Flags().Changed("from") {
 				var err error
 				if path, from, err = t.last(path, uint64(lines)); err != nil {
@@ -73,7 +74,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 	cmd.Flags().Var(format, "format", "how messages are printed")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
 	cmd.Flags().VarP(&lines, "lines", "n", "start with this many of the existing messages")
-	cmd.Flags().Uint64Var(&from, "from", 0, "start at this index instead, in FILE or one of its successors")
+	cmd.Flags().Var(&begin, "from", "start at this index instead, in FILE or one of its successors")
 	cmd.Flags().BoolVar(&unsynced, "unsynced", false, "also print messages that are not durable yet")
 	return cmd
 }

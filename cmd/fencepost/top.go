@@ -34,7 +34,7 @@ func topCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	var once bool
 	var refresh time.Duration
-	var most, rows int
+	most, rows := cli.Count(backlog.DefaultMax), cli.Count(0)
 	cmd := &cobra.Command{
 		Use:   "top [TYPE]…",
 		Short: "Watch the types: backlog, age, rate, holder",
@@ -57,8 +57,8 @@ others in turn. Types whose backlog is not known yet come last.`,
 	cmd.Flags().VarP(output, "output", "o", "output format; json requires --once")
 	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
 	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "refresh interval")
-	cmd.Flags().IntVar(&most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
-	cmd.Flags().IntVarP(&rows, "count", "n", 0, "show at most this many types; 0 means all, or 100 on a terminal")
+	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages per type")
+	cmd.Flags().VarP(&rows, "count", "n", "show at most this many types; 0 means all, or 100 on a terminal")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -76,9 +76,9 @@ others in turn. Types whose backlog is not known yet come last.`,
 			return cli.Usagef("-o json requires --once")
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			v := newView(b, args, most, refresh)
-			if v.rows = rows; live {
-				v.rows, v.depths.Questions = cmp.Or(rows, liveRows), liveQuestions
+			v := newView(b, args, int(most), refresh)
+			if v.rows = int(rows); live {
+				v.rows, v.depths.Questions = cmp.Or(int(rows), liveRows), liveQuestions
 			}
 			defer v.depths.Close()
 			if live {

@@ -78,7 +78,7 @@ type typeRow struct {
 
 func typesLsCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
-	var most int
+	most := cli.Count(100_000)
 	var pending bool
 	cmd := &cobra.Command{
 		Use:   "ls [TYPE]…",
@@ -93,7 +93,7 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
-	cmd.Flags().IntVar(&most, "count-up-to", 100_000, "count at most this many messages per type")
+	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages per type")
 	cmd.Flags().BoolVar(&pending, "pending", false, "only types with pending messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -106,7 +106,7 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 			return cli.Usagef("--count-up-to %d: count at least 1", most)
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			look := lookAtTypes{args: args, most: most, pending: pending}
+			look := lookAtTypes{args: args, most: int(most), pending: pending}
 			var rows []typeRow
 			found := 0
 			add, list := func(r typeRow) error { rows = append(rows, r); return nil }, jsonArray{w: cmd.OutOrStdout()}
@@ -134,12 +134,7 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 				_, err := printable.Fprintf(cmd.OutOrStdout(), "no types; publish something with producer publish\n")
 				return err
 			}
-			heads := []any{"TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "STATE"}
-			succeeded := slices.ContainsFunc(rows, func(r typeRow) bool { return r.Generation > 1 })
-			if succeeded {
-				heads = append(heads, "GENERATION")
-			}
-			table := printable.NewTable(cmd.OutOrStdout(), heads...)
+			table := printable.NewTable(cmd.OutOrStdout(), "TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "GENERATION", "STATE")
 			for _, r := range rows {
 				pending, oldest := fmt.Sprint(r.Pending), "-"
 				if r.PendingCapped {
@@ -158,11 +153,11 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 				if r.LastError != "" {
 					state = strings.TrimPrefix(state+", failing: fencepost types show "+r.Type, "-, ")
 				}
-				row := []any{r.Type, pending, oldest, r.DurableIndex, r.Epoch, state}
-				if succeeded {
-					row = append(row, r.Generation)
+				var inFile, epoch, generation any = "-", "-", "-"
+				if r.FileID != "" {
+					inFile, epoch, generation = r.DurableIndex, r.Epoch, r.Generation
 				}
-				table.Row(row...)
+				table.Row(r.Type, pending, oldest, inFile, epoch, generation, state)
 			}
 			return table.Flush()
 		})

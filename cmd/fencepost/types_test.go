@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
@@ -292,6 +293,50 @@ func TestEmptyLists(t *testing.T) {
 			if code != wantCode || (errs == "") != (code == 0) || format == "text" && out != want || format == "json" && code == 0 && strings.TrimSpace(out) != "[]" {
 				t.Errorf("%s -o %s: exit code %d, %q, %s", args, format, code, out, errs)
 			}
+		}
+	}
+}
+
+// STATE is free text and the last column. A type without a file has no index, epoch or generation. Counts are written as everywhere.
+func TestTypesLsTable(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	for _, typ := range []string{"audit", "orders"} {
+		if err := q.RegisterType(t.Context(), typ); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := q.RegisterFile(t.Context(), "orders", queue.RegistryEntry{FileID: [16]byte{1}, Generation: 1}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runRoot(t, "types", "ls", "--url", url, "--count-up-to", "1k")
+	want := regexp.MustCompile(`^TYPE +PENDING +OLDEST +IN FILE +EPOCH +GENERATION +STATE\naudit +0 +- +- +- +- +-\norders +0 +- +0 +0 +1 +-\n$`)
+	if code != 0 || !want.MatchString(out) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	for _, args := range []string{"types show orders --count-up-to 1k", "top --once --count-up-to 1k --count 1k"} {
+		if code, out, errs := runRoot(t, append(strings.Fields(args), "--url", url)...); code != 0 {
+			t.Errorf("%s: exit code %d: %s%s", args, code, out, errs)
+		}
+	}
+	for _, command := range []string{"cat", "tail"} { // the file is not there
+		if _, _, errs := runRoot(t, command, "--from", "1k", "nowhere.fpl"); strings.Contains(errs, "--from") || errs == "" {
+			t.Errorf("%s: %s", command, errs)
+		}
+	}
+}
+
+// An empty file has no range of indexes.
+func TestIndexesOfACompactedFile(t *testing.T) {
+	for want, r := range map[string]storage.CompactReport{
+		"next index 2": {FirstIndex: 2, NextIndex: 2}, "next index 0": {}, "index 2..2": {FirstIndex: 2, NextIndex: 3},
+	} {
+		if got := indexes(&r); got != want {
+			t.Errorf("%+v: %s, want %s", r, got, want)
 		}
 	}
 }

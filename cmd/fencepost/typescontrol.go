@@ -430,9 +430,18 @@ func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
 	return r
 }
 
-// preview returns the beginning of a payload, more than a table shows.
+// preview returns the beginning of a payload, more than a table shows. White space is a space inside, and escaped at both ends: there it is
+// usually a mistake, and a table would not show it.
 func preview(payload []byte) string {
-	return strings.Join(strings.Fields(string(payload[:min(len(payload), 1000)])), " ")
+	text := string(payload[:min(len(payload), 1000)])
+	inside := strings.TrimSpace(text)
+	before, after, _ := strings.Cut(text, inside)
+	return spaces(before) + strings.Join(strings.Fields(inside), " ") + spaces(after)
+}
+
+// spaces returns white space as in a Go string, and each space as \x20.
+func spaces(s string) string {
+	return strings.ReplaceAll(strings.Trim(strconv.QuoteToASCII(s), `"`), " ", `\x20`)
 }
 
 func headersOf(headers map[string]string) string {

@@ -48,7 +48,7 @@ type workerRow struct {
 
 func typesShowCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
-	var most int
+	most := cli.Count(100_000)
 	cmd := &cobra.Command{
 		Use:   "show TYPE",
 		Short: "Show one type: backlog, settings, file, lock, workers, dead letters, delayed messages",
@@ -57,7 +57,7 @@ func typesShowCommand() *cobra.Command {
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
-	cmd.Flags().IntVar(&most, "count-up-to", 100_000, "count at most this many messages")
+	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -83,7 +83,7 @@ func typesShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := showType(ctx, b, args[0], most, now)
+			d, err := showType(ctx, b, args[0], int(most), now)
 			if err != nil {
 				return err
 			}

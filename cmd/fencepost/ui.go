@@ -30,7 +30,7 @@ type uiFlags struct {
 	write           bool
 	writers         []string
 	refresh         time.Duration
-	most            int
+	most            cli.Count
 	log             *cli.LogFlags
 }
 
@@ -69,7 +69,8 @@ matter how many pages are open.`,
 	cmd.Flags().StringSliceVar(&f.writers, "writers", nil, "with --write: only these users may act, all others only read; repeatable")
 	f.pages.Add(cmd, "")
 	cmd.Flags().DurationVar(&f.refresh, "refresh", 2*time.Second, "refresh interval")
-	cmd.Flags().IntVar(&f.most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
+	f.most = backlog.DefaultMax
+	cmd.Flags().Var(&f.most, "count-up-to", "count at most this many messages per type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -115,7 +116,7 @@ func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Ba
 		defer place.Close()
 	}
 	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: store.FilesOf(place, *f.dir), BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
-		Refresh: f.refresh, CountUpTo: f.most, Access: f.pages.Access, Log: f.log.Logger(cmd.ErrOrStderr())})
+		Refresh: f.refresh, CountUpTo: int(f.most), Access: f.pages.Access, Log: f.log.Logger(cmd.ErrOrStderr())})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
 )
 
 // whenSaid calls f once, when the text is written.
@@ -143,5 +145,35 @@ func TestProducerThatWaitsForRoomStopsWhileTheServerIsSilent(t *testing.T) {
 	}
 	if !regexp.MustCompile(`^published=0 unknown=0 rejected=2 `).MatchString(out) || !strings.Contains(errs, "stopped after 0 messages") {
 		t.Errorf("the results: %s%s", out, errs)
+	}
+}
+
+// An error says each thing once: which message, why it is not stored, and the remedy.
+func TestErrorsOfRefusedMessagesSayEachThingOnce(t *testing.T) {
+	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	for typ, patch := range map[string]queue.SettingsPatch{"paused": {PublishPaused: new(true)}, "full": {MaxBacklog: new(1)}} {
+		if err := q.RegisterType(t.Context(), typ); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.PatchSettings(t.Context(), typ, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, _, errs := run(t, "publish", "--url", url, "--type", "full", "-m", "a"); code != 0 {
+		t.Fatal(errs)
+	}
+	for typ, want := range map[string]string{
+		"paused": "error: --message, message 1: publish: not stored: publishing is paused for type paused; to resume it: fencepost types resume paused\n",
+		"full": "error: --message, message 1: publish: not stored: " + queue.ErrBacklogFull.Error() + ": 1 messages of type full are pending, which is its limit; " +
+			"start a worker for it, or raise the limit; the command for that: fencepost types limit full --max-backlog N\n",
+	} {
+		if code, _, errs := run(t, "publish", "--url", url, "--type", typ, "--backlog-wait", "0", "-m", "b"); code != cli.ExitNotNow || errs != want {
+			t.Errorf("exit code %d: %s, want %s", code, errs, want)
+		}
 	}
 }

@@ -28,6 +28,10 @@ type inputError struct {
 func (e *inputError) Error() string { return e.where + ": " + e.err.Error() }
 func (e *inputError) Unwrap() error { return e.err }
 
+// errTooLong is a *queue.SizeError without the size, for a payload of which only the beginning was read.
+var errTooLong = fmt.Errorf("%w: payload of more than %d bytes, which is the limit; store the data elsewhere and publish a reference, or split it into several messages",
+	queue.ErrTooLarge, queue.MaxPayload)
+
 // newSource reads payloads from r in one of the formats.
 func newSource(format string, r io.Reader) source {
 	b := bufio.NewReaderSize(r, 1<<20)
@@ -72,11 +76,10 @@ func (s *lineSource) position() Position { return Position{s.lines.Offset, s.lin
 func (s *lineSource) next() ([]byte, string, error) {
 	for {
 		payload, err := s.lines.Next()
-		var long *lines.TooLongError
 		switch {
-		case errors.As(err, &long):
+		case errors.As(err, new(*lines.TooLongError)):
 			where := s.where(1)
-			return nil, where, &inputError{where, &queue.SizeError{What: "payload", Size: long.Read, Max: queue.MaxPayload}}
+			return nil, where, &inputError{where, errTooLong}
 		case err != nil:
 			return nil, s.where(1), err
 		case s.json && lines.Blank(payload):
@@ -148,7 +151,7 @@ func (s *rawSource) next() ([]byte, string, error) {
 	s.done = true
 	b, err := io.ReadAll(io.LimitReader(s.r, queue.MaxPayload+1))
 	if err == nil && len(b) > queue.MaxPayload {
-		err = &inputError{"the whole input", &queue.SizeError{What: "payload", Size: len(b), Max: queue.MaxPayload}}
+		err = &inputError{"the whole input", errTooLong}
 	}
 	return b, "the whole input", err
 }
@@ -187,5 +190,5 @@ func (a *arguments) next() ([]byte, string, error) {
 		return nil, "", io.EOF
 	}
 	a.n++
-	return []byte(a.messages[a.n-1]), fmt.Sprintf("--message %d", a.n), nil
+	return []byte(a.messages[a.n-1]), fmt.Sprintf("message %d", a.n), nil
 }

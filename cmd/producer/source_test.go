@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/fencepost/fencepost/queue"
 )
 
 // Reading can continue at every position as if it had never stopped.
@@ -66,5 +69,15 @@ func TestJSONIsUTF8(t *testing.T) {
 	var wrong *inputError
 	if payload, where, err := src.next(); !errors.As(err, &wrong) || where != "line 2" || !strings.Contains(err.Error(), "UTF-8") {
 		t.Errorf("%q at %s: %v", payload, where, err)
+	}
+}
+
+// Of a payload that is too long only the beginning is read: its size is not known, and no other one is named.
+func TestPayloadThatIsTooLong(t *testing.T) {
+	for _, format := range []string{"lines", "raw"} {
+		_, _, err := newSource(format, strings.NewReader(strings.Repeat("x", 2*queue.MaxPayload))).next()
+		if !errors.Is(err, queue.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprintf("payload of more than %d bytes", queue.MaxPayload)) {
+			t.Errorf("%s: %v", format, err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +67,11 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	err := readErr
 	switch {
 	case t.firstRejected != nil:
-		err = fmt.Errorf("%s was not stored: %w", t.firstRejectedIn, t.firstRejected)
+		not := " was not stored"
+		if strings.Contains(t.firstRejected.Error(), "not stored") {
+			not = ""
+		}
+		err = fmt.Errorf("%s%s: %w", t.firstRejectedIn, not, t.firstRejected)
 	case t.firstUnknown != nil:
 		err = fmt.Errorf("%s may be stored or not: %w", t.firstUnknownIn, t.firstUnknown)
 	case err == nil:

@@ -61,7 +61,7 @@ func remedy(err error, store string) string {
 	case errors.As(err, &paused):
 		return "to resume it: fencepost types resume " + paused.Type
 	case errors.As(err, &full):
-		return "to raise the limit: fencepost types limit " + full.Type + " --max-backlog N"
+		return "the command for that: fencepost types limit " + full.Type + " --max-backlog N"
 	case errors.As(err, &drained):
 		return "to resume it: fencepost types resume " + drained.Type
 	case errors.As(err, &blocked):
