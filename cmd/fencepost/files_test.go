@@ -18,8 +18,8 @@ func TestArgumentsThatAreNoFiles(t *testing.T) {
 		if code, _, errs := runRoot(t, "worker", "--url", url, "--dir", dir, "--type", "orders", "--until-empty", "--allow-overlay"); code != 0 {
 			t.Fatalf("worker: %d, %s", code, errs)
 		}
-		if code, _, errs := runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders@0002.fpl"); code != 0 {
-			if code, _, errs = runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders.fpl"); code != 0 {
+		if code, _, _ := runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders@0002.fpl"); code != 0 {
+			if code, _, errs := runRoot(t, "compact", "--url", url, "--allow-overlay", dir+"/orders.fpl"); code != 0 {
 				t.Fatalf("compact: %d, %s", code, errs)
 			}
 		}
