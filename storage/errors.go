@@ -295,8 +295,8 @@ func (e *RegistryMismatch) Error() string {
 			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.kept(), e.registeredName())
 	case e.Newer != 0:
 		return fmt.Sprintf("%s is generation %d, file %s, but the database names generation %d, file %s, and the files here do not lead back to that one: "+
-			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was set "+
-			"back, restore the files between the two, or register this one",
+			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was "+
+			"restored to an earlier state, restore the files between the two, or register this one",
 			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type%s: two replicas use different volumes at the same "+

@@ -668,7 +668,7 @@ func TestFenceIsTriedAgain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("but not for ever", func(t *testing.T) {
+	t.Run("but not forever", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpAppend {

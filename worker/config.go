@@ -34,6 +34,7 @@ const (
 	MaxBatch      = 100_000
 	MaxBatchBytes = 32 << 20
 	MaxPrefetch   = 64
+	MaxPause      = 24 * time.Hour // of RetryMax and Linger
 )
 
 // ErrConfig is wrapped by every error about an invalid Config.
@@ -54,7 +55,7 @@ type Config struct {
 	MaxAttempts int
 	// RetryMin and RetryMax bound the pause before a failed message is retried. The pause is random,
 	// between 0 and a bound that starts at RetryMin and doubles up to RetryMax. The type waits
-	// meanwhile. They default to 1 s and 1 min.
+	// meanwhile. They default to 1 s and 1 min; at most a day.
 	RetryMin, RetryMax time.Duration
 
 	// Events, if set, is called for every event, from the pool's goroutines: it must return quickly, and
@@ -89,7 +90,7 @@ type Config struct {
 	// a slow stream share an fsync, or a request to a store. Meanwhile messages wait in the queue, where they
 	// are safe. Defaults to 5 ms, or to what the store of the files recommends (slots.Costly): 20 ms
 	// in MongoDB and shared directories, 1 s in S3. A full batch, a stop, a handoff and UntilEmpty do
-	// not wait for it.
+	// not wait for it. At most a day.
 	Linger time.Duration
 	// GapTimeout is how long a message waits for a missing earlier one of its producer before it is
 	// appended with a declared gap. Messages are missing only if an operator deleted them or the
@@ -179,8 +180,10 @@ func (c Config) validate() error {
 		return bad("OnError is %d; use Block or DeadLetter", c.OnError)
 	case c.MaxAttempts < 1:
 		return bad("MaxAttempts is %d; use at least 1", c.MaxAttempts)
-	case c.RetryMin < 0 || c.RetryMax < c.RetryMin:
-		return bad("RetryMin is %v and RetryMax is %v; use 0 < RetryMin <= RetryMax", c.RetryMin, c.RetryMax)
+	case c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.RetryMax > MaxPause:
+		return bad("RetryMin is %v and RetryMax is %v; use 0 < RetryMin <= RetryMax <= %v", c.RetryMin, c.RetryMax, MaxPause)
+	case c.Linger > MaxPause:
+		return bad("Linger is %v; use at most %v", c.Linger, MaxPause)
 	case len(c.Types) == 0:
 		return bad("no type to serve; name at least one, or serve all types")
 	case c.Batch < 1 || c.Batch > MaxBatch:

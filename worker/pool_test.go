@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -1101,6 +1102,8 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		{func(c *Config) { c.Lease = time.Millisecond }, "Lease"},
 		{func(c *Config) { c.Lease = 25 * time.Hour }, "Lease"},
 		{func(c *Config) { c.Linger = -1 }, "Linger"},
+		{func(c *Config) { c.Linger = math.MaxInt64 }, "at most 24h"},
+		{func(c *Config) { c.RetryMax = math.MaxInt64 }, "RetryMax <= 24h"},
 		{func(c *Config) { c.Retention = queue.MaxRepeatFor - 1 }, "at least 12h"},
 		{func(c *Config) { c.Batch = -1 }, "Batch"},
 		{func(c *Config) { c.BatchBytes = 1 << 40 }, "BatchBytes"},

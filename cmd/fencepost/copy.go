@@ -164,7 +164,7 @@ If it is interrupted, workers in the old place continue. Run it again: files tha
 				return err
 			}
 		}
-		if o.dryRun == o.yes {
+		if !o.dryRun && !o.yes {
 			return cli.Usagef("copy moves types, and workers in %s refuse them afterwards: check first with --dry-run, then give --yes", args[0])
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) (err error) {

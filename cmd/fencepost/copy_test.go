@@ -63,7 +63,7 @@ func TestCopyAsksFirst(t *testing.T) {
 		says  string
 	}{
 		{"", cli.ExitUsage, "check first with --dry-run, then give --yes"},
-		{"--dry-run --yes", cli.ExitUsage, "check first with --dry-run, then give --yes"},
+		{"--dry-run --yes", 0, "would be moved"},
 		{"--dry-run", 0, "orders  from " + store + " to " + dir + "  files: 2, "},
 		{"--dry-run nothing", cli.ExitNothing, "nothing to copy for type nothing"},
 	} {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -393,6 +396,7 @@ func (d *doctor) late(what string, began time.Time, next int) bool {
 // examineFiles compares the registered files with those in the directory.
 func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir string) error {
 	began, right, all := time.Now(), 0, true
+	elsewhere := map[string][]string{} // types without any file here, by the place that is registered
 	for i, typ := range d.types {
 		if d.late("files", began, i) {
 			all = false
@@ -419,7 +423,14 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 				}
 			}
 		}
+		var mismatch *storage.RegistryMismatch
 		for _, err := range wrong {
+			if errors.As(err, &mismatch) && mismatch.Missing && f.Place != worker.Place(d.files.fs(), dir) {
+				elsewhere[f.Place] = append(elsewhere[f.Place], typ)
+				if len(elsewhere[f.Place]) > 1 {
+					continue // the first one has the whole text
+				}
+			}
 			if errors.As(err, new(*storage.HoleError)) {
 				err = fmt.Errorf("%w; fencepost verify %s shows which messages were in it", err, d.files.commandForAll(dir))
 			}
@@ -429,6 +440,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 			right++
 		}
 	}
+	d.tellWhatIsElsewhere(elsewhere)
 	if right > 0 {
 		d.good("files", "%d of %d types have their registered files here. Of each file the header and the end, from the last checkpoint on, were read; "+
 			"fencepost verify %s reads all of them", right, len(d.types), d.files.commandForAll(dir))
@@ -440,6 +452,19 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 
 func storageEntry(f queue.RegistryEntry) storage.Entry {
 	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
+}
+
+// tellWhatIsElsewhere reports the types of each place after the first one, which has a finding of its own.
+func (d *doctor) tellWhatIsElsewhere(types map[string][]string) {
+	const named = 10
+	for _, place := range slices.Sorted(maps.Keys(types)) {
+		switch more := types[place][1:]; {
+		case len(more) > named:
+			d.bad(cli.ExitIntegrity, "files", "the same is true of %d more types: %s and others", len(more), strings.Join(more[:named], ", "))
+		case len(more) > 0:
+			d.bad(cli.ExitIntegrity, "files", "the same is true of %s", strings.Join(more, ", "))
+		}
+	}
 }
 
 // tellWhatIsKept reports that generations are missing, so that the operator looks for messages that a repair gave up.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,5 +156,28 @@ func TestDoctorOfNoDirectory(t *testing.T) {
 	}
 	if code, out, errs := runRoot(t, "doctor", "--url", url, "--dir", file, "--allow-overlay"); code != cli.ExitFailed || strings.Count(out, "\nbad ") != 1 || !strings.Contains(out, "directory") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
+
+// In a directory that is another one than the registered one, the first type has the whole text, and the others are counted.
+func TestDoctorOfAnotherDirectory(t *testing.T) {
+	_, url := storeWith(t)
+	types := []string{}
+	for i := range 13 {
+		types = append(types, fmt.Sprintf("t%02d", i))
+		publish(t, url, types[i], "one")
+	}
+	if code, _, errs := runRoot(t, "worker", "--url", url, "--dir", t.TempDir(), "--allow-overlay", "--type", "t*", "--until-empty"); code != 0 {
+		t.Fatal(errs)
+	}
+	for want, types := range map[string][]string{
+		"the same is true of 12 more types: t01, t02, t03, t04, t05, t06, t07, t08, t09, t10 and others\n": types,
+		"the same is true of t01, t02\n":    types[:3],
+		"t00.fpl does not exist, but file ": types[:1],
+	} {
+		code, out, errs := runRoot(t, append([]string{"doctor", "--url", url, "--dir", t.TempDir(), "--allow-overlay"}, types...)...)
+		if bad := min(len(types), 2); code != cli.ExitIntegrity || strings.Count(out, "\nbad ") != bad || !strings.Contains(out, want) || !strings.Contains(out, "last kept in ") {
+			t.Errorf("%v: exit code %d, want %d findings and %q: %s%s", types, code, bad, want, out, errs)
+		}
 	}
 }

@@ -13,15 +13,16 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// In a worker's container, the types that the worker serves do not select dead letters or delayed messages.
-func TestTypesOfAWorkerChooseNothing(t *testing.T) {
-	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
+// withDeadLetter returns a database with one dead letter, and the letter's ID.
+func withDeadLetter(t *testing.T) (url string, q *sqlitequeue.Queue, id string) {
+	t.Helper()
+	url = "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
 	publish(t, url, "orders", "bad")
 	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer q.Close()
+	t.Cleanup(func() { q.Close() })
 	msgs, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -29,6 +30,12 @@ func TestTypesOfAWorkerChooseNothing(t *testing.T) {
 	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: msgs[0], Reason: "bad"}}); err != nil {
 		t.Fatal(err)
 	}
+	return url, q, msgs[0].ID.String()
+}
+
+// In a worker's container, the types that the worker serves do not select dead letters or delayed messages.
+func TestTypesOfAWorkerChooseNothing(t *testing.T) {
+	url, q, _ := withDeadLetter(t)
 	config := filepath.Join(t.TempDir(), "worker.yaml")
 	if err := os.WriteFile(config, []byte("type: ['audit-*']\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -54,21 +61,8 @@ func TestTypesOfAWorkerChooseNothing(t *testing.T) {
 
 // What is removed for good is confirmed by --yes, whatever chooses it; --dry-run with --yes is a dry run.
 func TestRemovalsAreConfirmed(t *testing.T) {
-	url := "sqlite://" + filepath.Join(t.TempDir(), "queue.db")
-	publish(t, url, "orders", "bad", "pending")
-	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
-	msgs, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: msgs[0], Reason: "bad"}}); err != nil {
-		t.Fatal(err)
-	}
-	id := msgs[0].ID.String()
+	url, q, id := withDeadLetter(t)
+	publish(t, url, "orders", "pending")
 	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func TestResumeNeedsFiles(t *testing.T) {
 				t.Errorf("--resume %s %s: exit code %d, %s", args[0], args[1], code, stderr.String())
 			}
 		case <-time.After(10 * time.Second):
-			t.Errorf("--resume %s %s: it waits for ever", args[0], args[1])
+			t.Errorf("--resume %s %s: it waits forever", args[0], args[1])
 		}
 	}
 }

@@ -16,7 +16,7 @@ func Open(t testing.TB) (person, program *os.File) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { person.Close() })
-	conn, err := person.SyscallConn() // Fd would make reads block for ever
+	conn, err := person.SyscallConn() // Fd would make reads block forever
 	if err != nil {
 		t.Fatal(err)
 	}

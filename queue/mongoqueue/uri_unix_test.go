@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// The driver would wait for a pipe for ever, even after its context has ended.
+// The driver would wait for a pipe forever, even after its context has ended.
 func TestFilesOfTheURLAreFiles(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "a pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -34,7 +34,7 @@ func TestFilesOfTheURLAreFiles(t *testing.T) {
 				t.Errorf("%s: %v", option, err)
 			}
 		case <-time.After(10 * time.Second):
-			t.Errorf("%s: it waits for ever", option)
+			t.Errorf("%s: it waits forever", option)
 		}
 	}
 }

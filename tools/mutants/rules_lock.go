@@ -111,7 +111,7 @@ var lockRules = []rule{
 		old: `if lost := le.beginRelease(false); lost != nil {`, new: "if ctx.Err() != nil {\n\t\treturn ctx.Err()\n\t}\n\tif lost := le.beginRelease(false); lost != nil {"},
 	{file: "lock/release.go", rule: "an abandoned attempt is undone", tests: "TestAnAbandonedAttemptIsUndone",
 		old: `_, _ = l.giveUp(name, h)`, new: `_ = h`},
-	{file: "lock/waitqueue.go", rule: "after maxHandoffs in a row the front holds back", how: "for ever from hand to hand", tests: "TestHandOversLeaveRoomForOtherProcesses",
+	{file: "lock/waitqueue.go", rule: "after maxHandoffs in a row the front holds back", how: "forever from hand to hand", tests: "TestHandOversLeaveRoomForOtherProcesses",
 		old: ` || ln.handoffs >= maxHandoffs {`, new: ` {`},
 	{file: "lock/waitqueue.go", rule: "after maxHandoffs in a row the front holds back", how: "no rest", tests: "TestHandOversLeaveRoomForOtherProcesses",
 		old: `if ln.handoffs >= maxHandoffs {`, new: `if false {`},

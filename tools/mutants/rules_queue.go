@@ -357,7 +357,7 @@ var sqlitequeueRules = []rule{
 		old: `	err, due := db.replaced, time.Since(db.looked) >= lookEvery`, new: `	err, due := error(nil), false`},
 	{file: "internal/sqlitedb/replaced.go", rule: "the first connection determines which companions are ours", how: "none does", tests: "TestReplacedUnderAWriter",
 		old: `	if db.conns == 0 {`, new: `	if false {`},
-	{file: "internal/sqlitedb/replaced.go", rule: "the first connection determines which companions are ours", how: "for ever", tests: "TestTheLogComesAndGoes",
+	{file: "internal/sqlitedb/replaced.go", rule: "the first connection determines which companions are ours", how: "forever", tests: "TestTheLogComesAndGoes",
 		old: `	if db.conns--; db.conns == 0 {`, new: `	if db.conns--; false {`},
 	{file: "queue/sqlitequeue/sqlitequeue.go", rule: "a replaced database is distinguished from one that fails", tests: "TestReplacedDatabase",
 		old: `	case errors.Is(err, sqlitedb.ErrReplaced):`, new: `	case false:`},

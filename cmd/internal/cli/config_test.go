@@ -98,6 +98,7 @@ func TestConfigFile(t *testing.T) {
 		{name: "a list given twice", file: "", args: []string{"--type", "a", "--type", "b"}, want: "type=a,b (flag)\n"},
 		{name: "two stores given", file: "", args: []string{"--store", "shared:/a", "--store", "shared:/b"}, code: ExitUsage, says: []string{"--store: given twice"}},
 		{name: "a secret given twice", file: "", args: []string{"--url", "mongodb://bob:s3cret@h/db", "--url", "mongodb://bob:s3cret@i/db"}, code: ExitUsage, says: []string{"--url: given twice"}},
+		{name: "misspelt in the environment", file: "", env: map[string]string{"FENCEPOST_TYPES": "orders"}, says: []string{"warning: environment variable FENCEPOST_TYPES has no effect; did you mean FENCEPOST_TYPE?\n"}},
 		{name: "wrong environment", file: "", env: map[string]string{"FENCEPOST_BATCH": "many"}, code: ExitUsage, says: []string{"FENCEPOST_BATCH"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -113,6 +114,28 @@ func TestConfigFile(t *testing.T) {
 			os.Unsetenv("FENCEPOST_CONFIG")
 			check(t, path, append([]string{"--config", path}, test.args...), test.want, test.code, test.says)
 		})
+	}
+}
+
+// Only variables that look like a misspelt flag of this program are warned of.
+func TestWarnOfVariables(t *testing.T) {
+	root, _ := program("worker")
+	for env, want := range map[string]string{
+		"FENCEPOST_LAESE=30s":                      "", // two letters of five
+		"FENCEPOST_LEASES=30s":                     "FENCEPOST_LEASE",
+		"FENCEPOST_LEASE=30s":                      "",
+		"FENCEPOST_COLOUR=red":                     "",
+		"LEASES=30s":                               "",
+		"FENCEPOST_URL_PORT=tcp://10.0.0.1:80":     "", // Kubernetes, for Services
+		"FENCEPOST_URL_SERVICE_HOST=10.0.0.1":      "",
+		"FENCEPOST_PORT_80_TCP_ADDR=10.0.0.1":      "",
+		"FENCEPOST_TEST_MONGODB_URI=mongodb://h/t": "",
+	} {
+		var stderr bytes.Buffer
+		root.SetErr(&stderr)
+		if warnOfVariables(root, []string{env}); want == "" && stderr.Len() > 0 || want != "" && !strings.Contains(stderr.String(), "did you mean "+want+"?") {
+			t.Errorf("%s: %q", env, stderr.String())
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -130,9 +132,10 @@ func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
 // configuration file (--config); flags of a single call are an error there. Call it first in RunE. Effective then shows the source of each value.
 func FromEnv(cmd *cobra.Command) error {
 	cmd.Flags().VisitAll(parsed)
+	warnOfVariables(cmd, os.Environ())
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variable(f.Name)
 		v, ok := os.LookupEnv(name)
 		if !ok || f.Changed || failed != nil || f.Name == "help" || f.Name == "version" {
 			return
@@ -170,6 +173,31 @@ func FromEnv(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// variable returns the name of the environment variable that sets a flag.
+func variable(flag string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// ofService matches the variables that Kubernetes sets in the containers of a namespace for each Service, such as one with the name fencepost.
+var ofService = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT(_[0-9]+_(TCP|UDP|SCTP)|$)`)
+
+// warnOfVariables warns of variables that look like a misspelt flag: nothing reads them. Others, as programs that share an environment have
+// them, are none of our business.
+func warnOfVariables(cmd *cobra.Command, environ []string) {
+	known := knownFlags(cmd.Root())
+	for _, env := range slices.Sorted(slices.Values(environ)) {
+		name, _, _ := strings.Cut(env, "=")
+		rest, ours := strings.CutPrefix(name, EnvPrefix)
+		flag := strings.ToLower(strings.ReplaceAll(rest, "_", "-"))
+		if !ours || known[flag] || ofService.MatchString(name) {
+			continue
+		}
+		if near := nearest(flag, known, 1+len(flag)/8); near != "" {
+			printable.Fprintf(cmd.ErrOrStderr(), "warning: environment variable %s has no effect; did you mean %s?\n", name, variable(near))
+		}
+	}
 }
 
 // Size is a flag value in bytes: 4096, 64KiB, 4MiB, 1MB.

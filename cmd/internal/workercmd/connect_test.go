@@ -183,7 +183,7 @@ func TestConnectTimeout(t *testing.T) {
 	w.await(t, "waiting for a usable server")
 	select {
 	case code := <-w.code:
-		t.Errorf("it was to wait for ever, and ended with exit code %d", code)
+		t.Errorf("it was to wait forever, and ended with exit code %d", code)
 	case <-time.After(2 * time.Second):
 	}
 	if code, took := w.stop(t); code != 0 || took > quick {
