@@ -137,6 +137,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	done.batches++
 	due := make([]*queue.Message, 0, len(batch))
 	records, done.ids = slices.Grow(records, len(batch)), slices.Grow(done.ids, len(batch))
+	unwanted := s.filter(batch)
 	for i := range batch {
 		m := &batch[i]
 		kind, ok := s.admit(m, done)
@@ -155,12 +156,11 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		if s.skipCopy(&records[len(records)-1], m) {
 			continue
 		}
-		if err := s.filter(m); err != nil {
-			var p *PanicError
-			if errors.As(err, &p) && s.pool.cfg.OnError == Block {
-				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, err, p.Stack)
+		if unwanted != nil && unwanted[i] != nil {
+			if p, ok := errors.AsType[*PanicError](unwanted[i]); ok && s.pool.cfg.OnError == Block {
+				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, unwanted[i], p.Stack)
 			}
-			s.refuse(&records[len(records)-1], m, err)
+			s.refuse(&records[len(records)-1], m, unwanted[i])
 			continue
 		}
 		s.ledger.Remember(m)
@@ -246,13 +246,26 @@ func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	return true
 }
 
-// filter calls Files.Filter. A panic in it becomes a PanicError.
-func (s *session) filter(m *queue.Message) error {
+// filter returns the errors of Files.Filter for the messages of a batch, nil if there is no filter. A panic in it becomes a PanicError. The messages share a
+// goroutine, because one for each would cost more than most filters do.
+func (s *session) filter(batch []queue.Message) []error {
 	f := s.pool.dest.Filter
 	if f == nil {
 		return nil
 	}
-	return guard(func() error { return f(*m) })
+	errs := make([]error, len(batch))
+	for i := 0; i < len(batch); i++ {
+		err := guard(func() error {
+			for ; i < len(batch); i++ {
+				errs[i] = f(batch[i])
+			}
+			return nil
+		})
+		if err != nil {
+			errs[i] = err // of the message that ended the goroutine; those after it get another one
+		}
+	}
+	return errs
 }
 
 // write appends the records of msgs as one batch, or as several if one is too large for the file. A
