@@ -60,8 +60,11 @@ func TestHelmChartsOptions(t *testing.T) {
 	}
 
 	// So do those of fencepost serve.
-	got = render(t, "{networkPolicy: {enabled: true}, serve: {enabled: true}}")
-	want := decodeAll(t, bytes.ReplaceAll(readFile(t, deployed+"/kubernetes/serve/serve.yaml"), []byte("serve.fencepost.svc"), []byte("serve.default.svc")))
+	got = render(t, "{networkPolicy: {enabled: true}, serve: {enabled: true, podMonitor: {enabled: true}}}")
+	var want []manifest
+	for _, file := range []string{"serve/serve.yaml", "addons/podmonitor-serve.yaml"} {
+		want = append(want, decodeAll(t, bytes.ReplaceAll(readFile(t, deployed+"/kubernetes/"+file), []byte("serve.fencepost.svc"), []byte("serve.default.svc")))...)
+	}
 	want = append(want, decodeAll(t, readFile(t, deployed+"/kubernetes/networkpolicy.yaml"))[1])
 	for _, m := range want {
 		for _, d := range differences(name(m), plain(got[name(m)]), plain(m)) {
@@ -70,6 +73,18 @@ func TestHelmChartsOptions(t *testing.T) {
 	}
 	if extra := len(got) - len(render(t, "networkPolicy: {enabled: true}")); extra != len(want) {
 		t.Errorf("serve is %d objects, want %d", extra, len(want))
+	}
+	for values, want := range map[string]string{
+		`{tls: "", podMonitor: {enabled: true, token: mine}}`: "[map[authorization:map[credentials:map[key:token name:mine]] interval:1m path:/metrics port:http]]",
+		`{podMonitor: {enabled: true, ca: ""}}`:               "[map[authorization:map[credentials:map[key:token name:fencepost-metrics]] interval:1m path:/metrics port:https scheme:https tlsConfig:map[serverName:fencepost-serve.default.svc]]]",
+	} {
+		m := render(t, "{podMonitor: {interval: 1m, labels: {release: prometheus}}, serve: {enabled: true, "+values[1:]+"}")["PodMonitor fencepost-serve"]
+		if !strings.Contains(fmt.Sprint(m["metadata"]), "release:prometheus") {
+			t.Errorf("with %s no label of podMonitor: %v", values, m)
+		}
+		if spec, _ := m["spec"].(manifest); fmt.Sprint(spec["podMetricsEndpoints"]) != want {
+			t.Errorf("with %s the endpoints are %v, want %s", values, spec["podMetricsEndpoints"], want)
+		}
 	}
 	text, err := yaml.Marshal(render(t, `
 serve: {enabled: true, replicas: 4, tokens: mine, tls: "", hosts: [api.example.com], stopSeconds: 60, args: ["--max-connections=9"], goMemLimit: 1GiB, clientNamespace: clients,
@@ -88,6 +103,20 @@ imagePullSecrets: [pull]`)["Deployment fencepost-serve"])
 	}
 	if strings.Contains(string(text), "tls") {
 		t.Errorf("there is TLS in\n%s", text)
+	}
+
+	// The group of the volumes can be another one than that of the processes, or left to the cluster with it.
+	for values, want := range map[string][2]string{
+		"{fsGroup: 2000, fsGroupChangePolicy: Always}": {"fsGroup:2000 fsGroupChangePolicy:Always runAsGroup:65532", "fsGroup:2000 fsGroupChangePolicy:Always runAsGroup:65532"},
+		"{runAsUser: null, runAsGroup: null}":          {"map[fsGroupChangePolicy:OnRootMismatch runAsNonRoot:true s", "map[runAsNonRoot:true s"},
+	} {
+		got := render(t, "{store: {address: ''}, serve: {enabled: true}, podSecurityContext: "+values+"}")
+		for i, name := range []string{"worker", "serve"} {
+			spec := got["Deployment fencepost-"+name]["spec"].(manifest)["template"].(manifest)["spec"].(manifest)
+			if got := fmt.Sprint(spec["securityContext"]); !strings.Contains(got, want[i]) {
+				t.Errorf("with %s the security context of %s is %s, want %s", values, name, got, want[i])
+			}
+		}
 	}
 
 	// All other settings take effect where they belong.
@@ -328,17 +357,20 @@ func functions(root *template.Template) template.FuncMap {
 			}
 			return v
 		},
-		"int": func(v int) int { return v },
-		"add": func(a, b int) int { return a + b },
+		"hasKey": func(m map[string]any, key string) bool { _, ok := m[key]; return ok },
+		"int":    func(v int) int { return v },
+		"add":    func(a, b int) int { return a + b },
 	}
 }
 
-// merge merges over into values, like Helm.
+// merge merges over into values, like Helm: null removes a default.
 func merge(values, over map[string]any) {
 	for key, v := range over {
 		below, isMap := values[key].(map[string]any)
 		if sub, ok := v.(map[string]any); ok && isMap {
 			merge(below, sub)
+		} else if v == nil {
+			delete(values, key)
 		} else {
 			values[key] = v
 		}

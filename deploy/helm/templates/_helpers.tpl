@@ -56,6 +56,15 @@ tolerations:
 {{- end }}
 {{- end -}}
 
+{{- /* The group that can read the volumes: that of the processes, unless podSecurityContext names one, or leaves both to the cluster. */ -}}
+{{- define "fencepost.fsGroup" -}}
+{{- with .Values.podSecurityContext }}
+{{- if and (hasKey . "runAsGroup") (not (hasKey . "fsGroup")) -}}
+fsGroup: {{ int .runAsGroup }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "fencepost.env" -}}
 - name: FENCEPOST_URL
   valueFrom:
