@@ -119,6 +119,28 @@ func TestRatesAreOfCounters(t *testing.T) {
 	}
 }
 
+// Queries about the time of requests over HTTP leave out probes and tails, which say nothing about it. An alert asks about it, too: when the
+// database or the store is slow, requests wait for a long time before they fail.
+func TestTimeOfRequests(t *testing.T) {
+	times := regexp.MustCompile(`fencepost_http_request_seconds_[a-z]+(\{[^}]*\})?`)
+	found := map[string]int{}
+	for _, file := range filesThatAsk(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range times.FindAllStringSubmatch(strings.ReplaceAll(string(b), `\"`, `"`), -1) {
+			found[file]++
+			if want := `{path!~"/livez|/readyz|.*/tail"}`; m[1] != want {
+				t.Errorf("%s: %s, want %s", file, m[0], want)
+			}
+		}
+	}
+	if found["prometheus/alerts.yml"] != 1 || found["grafana/fencepost.json"] < 2 {
+		t.Errorf("want an alert and panels, found %v", found)
+	}
+}
+
 // Panels of the dashboard do not overlap, and have a query.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile("grafana/fencepost.json")
