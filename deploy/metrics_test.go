@@ -211,7 +211,11 @@ func TestRunbooksExist(t *testing.T) {
 	}
 	// Also the links inside the documents.
 	link := regexp.MustCompile(`\]\(([^)#:]*)#([a-z0-9-]+)\)`)
-	for _, doc := range []string{"README.md", "kubernetes/README.md", "../README.md", "../docs/operations.md", "../docs/cli.md", "../docs/metrics.md", "../docs/guarantees.md", "../docs/security.md"} {
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(docs) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	for _, doc := range append(docs, "README.md", "kubernetes/README.md", "../README.md", "../clients/python/README.md", "../clients/http/README.md", "../examples/README.md") {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
