@@ -2,9 +2,12 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.yaml.in/yaml/v3"
 )
 
 var metricName = regexp.MustCompile(`\bfencepost_[a-z_]+\b`)
@@ -116,6 +120,41 @@ func TestRatesAreOfCounters(t *testing.T) {
 				t.Errorf("%s: %s is a counter, ask for its rate or increase", file, name)
 			}
 		}
+	}
+}
+
+// The command in kubernetes/README.md makes of the alerts an object for the Prometheus operator.
+func TestAlertsForTheOperator(t *testing.T) {
+	readme, err := os.ReadFile("kubernetes/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile(`(?m)^\$ (\(printf .*alerts\.yml\)) \| kubectl -n fencepost apply -f -$`).FindSubmatch(readme)
+	if command == nil {
+		t.Fatal("there is no such command")
+	}
+	cmd := exec.Command("sh", "-c", string(command[1]))
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts, err := os.ReadFile("prometheus/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rule struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   struct{ Name string }
+		Spec       any
+	}
+	var want any
+	if err := errors.Join(yaml.Unmarshal(out, &rule), yaml.Unmarshal(alerts, &want)); err != nil {
+		t.Fatal(err)
+	}
+	if rule.APIVersion != "monitoring.coreos.com/v1" || rule.Kind != "PrometheusRule" || rule.Metadata.Name != "fencepost" || !reflect.DeepEqual(rule.Spec, want) {
+		t.Errorf("it makes\n%s", out)
 	}
 }
 
