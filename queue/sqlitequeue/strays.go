@@ -16,8 +16,8 @@ import (
 // is stored among them after it was due may be late by that much more.
 const walkAgain = 5 * time.Second
 
-// noType selects rows with an invalid type name.
-const noType = `(type GLOB '*[^a-z0-9._-]*' OR type NOT GLOB '[a-z0-9]*' OR octet_length(type) > 64)`
+// noType selects rows with an invalid type name. People run it in the shell that they have, which may be older than octet_length.
+const noType = `(type GLOB '*[^a-z0-9._-]*' OR type NOT GLOB '[a-z0-9]*' OR length(CAST(type AS BLOB)) > 64)`
 
 // skipScan adds the types of a table: its first type, the first one after that, and so on, each
 // found by the table's index on (type, id).

@@ -121,6 +121,9 @@ func TestStraysInSQLite(t *testing.T) {
 		command, ok2 := strings.CutSuffix(command, " removes them")
 		if ok && ok2 {
 			mustExec(t, q, command)
+			if strings.Contains(command, "octet_length") {
+				t.Errorf("the shell of Debian 12, SQLite 3.40, does not have octet_length: %s", command)
+			}
 		} else if !strings.Contains(s.Remedy, "scheduled rm") {
 			t.Errorf("no remedy: %s", s.Remedy)
 		}
