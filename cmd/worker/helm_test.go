@@ -119,6 +119,13 @@ imagePullSecrets: [pull]`)["Deployment fencepost-serve"])
 		}
 	}
 
+	// Without a number the replicas are left to an autoscaler; 0 would stop them all.
+	for name, m := range render(t, "{replicas: null, serve: {enabled: true, replicas: null}}") {
+		if replicas, ok := m["spec"].(manifest)["replicas"]; ok {
+			t.Errorf("%s has %v replicas, want none", name, replicas)
+		}
+	}
+
 	// All other settings take effect where they belong.
 	digest := "sha256:" + strings.Repeat("0", 64)
 	got = render(t, `
