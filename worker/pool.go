@@ -112,12 +112,7 @@ func (p *Pool) Stats() Stats {
 // Status returns what the pool is doing. It reads memory only, neither the server nor the disk.
 func (p *Pool) Status() Status {
 	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
-	s.Instance = p.instance
-	select {
-	case <-p.stopping.Done():
-		s.Stopping = true
-	default:
-	}
+	s.Instance, s.Stopping = p.instance, p.stopping.Err() != nil
 	return s
 }
 
@@ -160,7 +155,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer p.book.noteRunning()()
+	p.book.setRunning(true)
+	defer p.book.setRunning(false)
 	defer p.subscriptions.close()
 	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()

@@ -73,14 +73,7 @@ func (p *replica) untilStop(ctx context.Context) (context.Context, func()) {
 
 // stopped reports whether the pool was asked to stop, or ctx has ended.
 func (p *replica) stopped(ctx context.Context) bool {
-	select {
-	case <-p.stopping.Done():
-		return true
-	case <-ctx.Done():
-		return true
-	default:
-		return false
-	}
+	return p.stopping.Err() != nil || ctx.Err() != nil
 }
 
 // pause waits for d. It returns false if the pool stopped meanwhile.

@@ -211,14 +211,7 @@ func (s *session) noteLoss(ctx context.Context, err error) {
 // rule: an end is final, even if the type is resumed meanwhile. Messages that a stage has given up because of it are left to the next
 // session: the ledger of this one counts them as handled.
 func (s *session) ending(ctx context.Context) bool {
-	select {
-	case <-s.ended.Done():
-		return true
-	case <-ctx.Done():
-		return true
-	default:
-		return false
-	}
+	return s.ended.Err() != nil || ctx.Err() != nil
 }
 
 // untilEnded returns a context that also ends when the session is to end.

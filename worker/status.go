@@ -245,15 +245,11 @@ func (b *book) notePaused(typ string, paused bool) {
 	})
 }
 
-// noteRunning records that Run has begun; ended records that it has returned.
-func (b *book) noteRunning() (ended func()) {
-	set := func(running bool) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.running = running
-	}
-	set(true)
-	return func() { set(false) }
+// setRunning records whether Run was called and has not returned.
+func (b *book) setRunning(running bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.running = running
 }
 
 // noteHeld records that the lock of a type was acquired, or with nil that it was released.

@@ -239,7 +239,7 @@ var workerRules = []rule{
 	{file: "worker/internal/share/plan.go", rule: "no holder is asked because of a single observation", in: "worker", tests: "TestOneLookIsNoGroundToAsk",
 		old: `ripe := wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
 	{file: "worker/session.go", rule: "an end is final, even if the type is resumed meanwhile", how: "resuming revives the session", hangs: true, timeout: 30 * time.Second, tests: "TestShortPauseWhileAFetchHangs",
-		old: "	case <-s.ended.Done():\n\t\treturn true\n", new: "	case <-s.ended.Done():\n\t\treturn s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)\n",
+		old: `return s.ended.Err() != nil || ctx.Err() != nil`, new: `return s.ended.Err() != nil && (s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)) || ctx.Err() != nil`,
 		also: []edit{{"worker/session.go", `return mergeContext(ctx, s.ended)`, `return mergeContext(ctx, ctx)`}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended.Done():\n", "	case <-t.C:\n"}}},
 	{file: "worker/handoff.go", rule: "a round writes its own heartbeat first and reads the others' after that", tests: "TestAStandbyThatHasJustComeGoesOn",
 		old: `		s.pool.rebalancer.Exchange(ctx)`, new: ``},
