@@ -36,11 +36,14 @@ type CopyReport struct {
 // call does not copy the same files again. The old files stay unchanged, but workers refuse them
 // afterwards. Of cfg, Copy uses Queue, Locker, To (Files: Dir and Storage), Lease and Logger.
 func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyReport, error) {
-	from, err := newRewriter(cfg, typ, func(*Files) {})
+	from, err := newRewriter(cfg, typ)
 	if err != nil {
 		return nil, err
 	}
-	to, err := newRewriter(cfg, typ, func(f *Files) { f.Dir, f.Storage.FS = o.Dir, o.FS })
+	files := from.dest
+	files.Dir, files.Storage.FS = o.Dir, o.FS
+	cfg.To = files
+	to, err := newRewriter(cfg, typ)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +69,7 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyRepo
 	if err := m.copySealed(ctx); err != nil {
 		return nil, err
 	}
-	err = m.from.underLock(ctx, typ, "copy", o.Wait, m.run)
-	if err != nil {
+	if err := from.underLock(ctx, typ, "copy", o.Wait, m.run); err != nil {
 		return nil, err
 	}
 	return m.r, nil

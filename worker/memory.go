@@ -143,17 +143,11 @@ func (c *grant) give() {
 	m := c.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, other := range m.waiting {
-		if other == c {
-			m.waiting = slices.Delete(m.waiting, i, i+1)
-			c.n = 0
-			break
-		}
-	}
-	switch {
-	case c.reserve:
+	if i := slices.Index(m.waiting, c); i >= 0 {
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+	} else if c.reserve {
 		m.reserved, c.reserve = false, false
-	default:
+	} else {
 		m.free += c.n
 	}
 	c.n = 0

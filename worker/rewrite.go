@@ -34,7 +34,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 	case o.Adopt && o.Repair:
 		return nil, bad("RewriteOptions has Adopt and Repair; first adopt the file, then repair it")
 	}
-	p, err := newRewriter(cfg, typ, func(*Files) {})
+	p, err := newRewriter(cfg, typ)
 	if err != nil {
 		return nil, err
 	}
@@ -57,15 +57,12 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 	return report, nil
 }
 
-// newRewriter returns a replica that never runs, to open the files of one type with the options that
-// change sets.
-func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) {
-	files, ok := cfg.To.(Files)
-	if !ok {
+// newRewriter returns a replica that never runs, to open the files of one type.
+func newRewriter(cfg Config, typ string) (*replica, error) {
+	if _, ok := cfg.To.(Files); !ok {
 		return nil, bad("To is %T; use worker.Files{…}, which names the directory of the files", cfg.To)
 	}
-	change(&files)
-	cfg.To, cfg.Types, cfg.AllTypes = files, []string{typ}, false
+	cfg.Types, cfg.AllTypes = []string{typ}, false
 	p, err := New(cfg)
 	if err != nil {
 		return nil, err
