@@ -135,35 +135,9 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	}
 	s.ledger.SetClock(seenAt)
 	done.batches++
-	due := make([]*queue.Message, 0, len(batch))
-	records, done.ids = slices.Grow(records, len(batch)), slices.Grow(done.ids, len(batch))
-	unwanted := s.filter(batch)
-	for i := range batch {
-		m := &batch[i]
-		kind, ok := s.admit(m, done)
-		if !ok {
-			continue
-		}
-		records = append(records, storage.Record{
-			Kind:    kind,
-			ID:      m.ID[:],
-			Time:    recordTime(m.ID),
-			Payload: m.Payload,
-			Headers: headers(m.Headers),
-		})
-		due = append(due, m)
-		done.ids = append(done.ids, m.ID)
-		if s.skipCopy(&records[len(records)-1], m) {
-			continue
-		}
-		if unwanted != nil && unwanted[i] != nil {
-			if p, ok := errors.AsType[*PanicError](unwanted[i]); ok && s.pool.cfg.OnError == Block {
-				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, unwanted[i], p.Stack)
-			}
-			s.refuse(&records[len(records)-1], m, unwanted[i])
-			continue
-		}
-		s.ledger.Remember(m)
+	records, due, err := s.judge(batch, records, done)
+	if err != nil {
+		return records, err
 	}
 	s.trimLedger()
 	if err := s.buryReused(ctx); err != nil {
@@ -188,6 +162,42 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	n, b := payloads(records)
 	s.unsynced, s.unsyncedBytes = s.unsynced+n, s.unsyncedBytes+b
 	return records, nil
+}
+
+// judge adds the records of the admitted messages of a batch to records, and returns these messages as due. Those that the file is not to
+// contain get a skip entry.
+func (s *session) judge(batch []queue.Message, records []storage.Record, done *group) (_ []storage.Record, due []*queue.Message, err error) {
+	due = make([]*queue.Message, 0, len(batch))
+	records, done.ids = slices.Grow(records, len(batch)), slices.Grow(done.ids, len(batch))
+	unwanted := s.filter(batch)
+	for i := range batch {
+		m := &batch[i]
+		kind, ok := s.admit(m, done)
+		if !ok {
+			continue
+		}
+		records = append(records, storage.Record{
+			Kind:    kind,
+			ID:      m.ID[:],
+			Time:    recordTime(m.ID),
+			Payload: m.Payload,
+			Headers: headers(m.Headers),
+		})
+		due = append(due, m)
+		done.ids = append(done.ids, m.ID)
+		if s.skipCopy(&records[len(records)-1], m) {
+			continue
+		}
+		if unwanted != nil && unwanted[i] != nil {
+			if p, ok := errors.AsType[*PanicError](unwanted[i]); ok && s.pool.cfg.OnError == Block {
+				return records, nil, fmt.Errorf("filter message %s: %w\n%s", m.ID, unwanted[i], p.Stack)
+			}
+			s.refuse(&records[len(records)-1], m, unwanted[i])
+			continue
+		}
+		s.ledger.Remember(m)
+	}
+	return records, due, nil
 }
 
 // admit consults the ledger about one fetched message. ok means that the message is to be appended (as
