@@ -103,14 +103,9 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		size = min(size, len(msgs))
 		if h.poison.oneByOne > 0 {
 			size = 1
-			buried, err := h.buryKiller(ctx, &msgs[0])
-			if err == nil && !buried {
-				err = h.insist(ctx, &outage{}, "note which message is being handled", func() error { return h.poison.trying(ctx, msgs[0].ID) })
-			}
-			if err != nil {
+			if buried, err := h.buryOrTry(ctx, &msgs[0]); err != nil {
 				return err
-			}
-			if buried {
+			} else if buried {
 				msgs = msgs[1:]
 				continue
 			}
@@ -123,10 +118,9 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		settled := size - len(left)
 		if h.poison.oneByOne > 0 {
 			h.poison.returned(ctx, settled)
-			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // now, so that they are not handled again if the process is killed
+			if err := sendNow(ctx, out, done); err != nil { // so that they are not handled again if the process is killed
 				return err
 			}
-			done.ids = nil
 		}
 		msgs = append(left, msgs[size:]...)
 		if n := h.handled - before; n > 0 {
@@ -144,11 +138,9 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		if !failed && settled > 0 {
 			continue
 		}
-		// Acknowledge the handled messages now: the pause may be long.
-		if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil {
+		if err := sendNow(ctx, out, done); err != nil { // the pause may be long
 			return err
 		}
-		done.ids = nil
 		h.pause(ctx, h.retries.pause.Spread())
 		if !h.ending(ctx) {
 			h.count(func(st *Stats) { st.Retries++ })
@@ -158,11 +150,19 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	return ctx.Err()
 }
 
-// buryKiller makes m a dead letter if it has killed the process often enough: see poison.go.
-func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
+// sendNow sends the settled messages of a batch to the ack stage before the rest of the batch is settled.
+func sendNow(ctx context.Context, out chan<- group, done *group) error {
+	err := sendGroup(ctx, out, group{ids: done.ids})
+	done.ids = nil
+	return err
+}
+
+// buryOrTry makes m a dead letter if it has killed the process often enough. Otherwise it notes that m is about to be handled by
+// itself: see poison.go.
+func (h *handlerSink) buryOrTry(ctx context.Context, m *queue.Message) (buried bool, err error) {
 	deaths, killer := h.poison.killer(m.ID)
 	if !killer || h.pool.cfg.OnError == Block {
-		return false, nil
+		return false, h.insist(ctx, &outage{}, "note which message is being handled", func() error { return h.poison.trying(ctx, m.ID) })
 	}
 	h.poison.buried(m.ID)
 	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Attempts: deaths,
