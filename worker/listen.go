@@ -234,16 +234,7 @@ func (l *listener) round(ctx context.Context) error {
 	})
 	l.took = time.Since(began)
 	if err == nil {
-		l.mark, l.missed = n.Next, l.missed || n.Missed
-		if len(n.Types) <= maxNotified {
-			l.news(n.Types, l.pool.rebalancer.Notified)
-		} else {
-			for _, typ := range n.Types {
-				if l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ) {
-					l.missed = true
-				}
-			}
-		}
+		l.heard(n)
 	}
 	// rule: pending messages are found without any notification
 	due := !time.Now().Before(l.nextSweep)
@@ -255,6 +246,20 @@ func (l *listener) round(ctx context.Context) error {
 		return serr
 	}
 	return err
+}
+
+// heard reports the types that notifications name.
+func (l *listener) heard(n queue.Notifications) {
+	l.mark, l.missed = n.Next, l.missed || n.Missed
+	if len(n.Types) <= maxNotified {
+		l.news(n.Types, l.pool.rebalancer.Notified)
+		return
+	}
+	for _, typ := range n.Types {
+		if l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ) {
+			l.missed = true
+		}
+	}
 }
 
 // sweep finds all types that have messages, with or without notifications.
