@@ -93,36 +93,7 @@ func (r *Rebalancer) plan(now time.Time) {
 		return
 	}
 	all, members := r.planners(now)
-	index := map[string]int{}
-	for i, m := range all {
-		index[m.Instance] = i
-	}
-	var claims []claim
-	for typ := range r.claims {
-		h, ok := r.holder(typ, now)
-		if it := r.types[typ]; !ok || h.idle || !r.inWindow(h.by) || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
-			continue // the type does not count, or this pool has or is taking it: then it is counted below
-		}
-		by := nobody
-		if !h.leaving {
-			by = index[h.by]
-		}
-		claims = append(claims, claim{typ, by})
-	}
-	me, serving := index[r.self.Instance]
-	var free []string
-	for typ, it := range r.types {
-		switch {
-		case r.paused[typ]:
-		case it.session != nil && it.session.QuietFor() > busyFor:
-		case it.leaving:
-			claims = append(claims, claim{typ, nobody})
-		case (it.session != nil || it.taking) && serving:
-			claims = append(claims, claim{typ, me})
-		case !it.free.IsZero() && minds(r.self.Instance, typ, now.Sub(it.free), len(r.sights)):
-			free = append(free, typ)
-		}
-	}
+	claims, free := r.active(all, now)
 	scattered := r.scatter(members, free)
 	if r.scattered = scattered != nil; !r.scattered {
 		for _, typ := range free {
@@ -150,6 +121,40 @@ func (r *Rebalancer) plan(now time.Time) {
 	// with many replicas, which may share a machine.
 	done := time.Now()
 	r.nextPlan = done.Add(max(planEvery, r.spread(20*done.Sub(now))))
+}
+
+// active returns the active types: as claims those that a member holds, takes or leaves, and the others, which have backlog, as free.
+// r.mu is held.
+func (r *Rebalancer) active(members []queue.Member, now time.Time) (claims []claim, free []string) {
+	index := map[string]int{}
+	for i, m := range members {
+		index[m.Instance] = i
+	}
+	for typ := range r.claims {
+		h, ok := r.holder(typ, now)
+		if it := r.types[typ]; !ok || h.idle || !r.inWindow(h.by) || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
+			continue // the type does not count, or this pool has or is taking it: then it is counted below
+		}
+		by := nobody
+		if !h.leaving {
+			by = index[h.by]
+		}
+		claims = append(claims, claim{typ, by})
+	}
+	me, serving := index[r.self.Instance]
+	for typ, it := range r.types {
+		switch {
+		case r.paused[typ]:
+		case it.session != nil && it.session.QuietFor() > busyFor:
+		case it.leaving:
+			claims = append(claims, claim{typ, nobody})
+		case (it.session != nil || it.taking) && serving:
+			claims = append(claims, claim{typ, me})
+		case !it.free.IsZero() && minds(r.self.Instance, typ, now.Sub(it.free), len(r.sights)):
+			free = append(free, typ)
+		}
+	}
+	return claims, free
 }
 
 // scatter decides, like balance, which members should take free types. It returns nil if there are few free types and the pool is not
