@@ -59,9 +59,6 @@ With --store a type stands for all its files.`,
   fencepost cat --format len32 data/orders.fpl | producer publish --type copy --format len32
   fencepost cat --store shared:/srv/fencepost orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return cli.Usagef("no file; name the files to print, as in fencepost cat data/orders.fpl")
 			}

@@ -51,9 +51,6 @@ func (f *rewriteFlags) add(cmd *cobra.Command) {
 
 // parse reads the one argument: a file, which implies directory and type, or in a store a type. If it returns nil, close f.files.
 func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
-	if err := cli.FromEnv(cmd); err != nil {
-		return err
-	}
 	if len(args) != 1 {
 		return cli.Usagef("%s takes one file, as in fencepost %s data/orders.fpl", cmd.Name(), cmd.Name())
 	}

@@ -24,7 +24,7 @@ func conformCommand() *cobra.Command {
 		Short: "Test whether a program follows the Fencepost protocol",
 		Long:  "Conform tests programs that speak the protocol of docs/protocol.md: publishers in any language.",
 		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:   cli.Help,
 	}
 	cmd.AddCommand(conformPublisherCommand())
 	return cmd
@@ -69,9 +69,6 @@ Exit code 0: COMMAND conforms. 3: it does not, and each broken rule is printed. 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			ctx, cancel := context.WithCancelCause(cmd.Context())
 			defer cancel(nil)
 			defer cli.OnSignals(func() { cancel(cli.Stoppedf("stopped before the verdict")) }, func() { os.Exit(cli.ExitStopped) })()

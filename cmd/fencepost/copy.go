@@ -142,9 +142,6 @@ If it is interrupted, workers in the old place continue. Run it again: files tha
 	f.BoolVar(&o.yes, "yes", false, "really move the types")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress bar")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		switch {
 		case len(args) < 2:
 			return cli.Usagef("copy takes two places, as in fencepost copy data mongodb:")

@@ -28,7 +28,7 @@ func deadCommand() *cobra.Command {
 		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refused the message. They are kept until
 they are published again (requeue) or removed (rm).`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:  cli.Help,
 	}
 	cmd.AddCommand(deadLsCommand(), deadShowCommand(), deadRequeueCommand(), deadRmCommand())
 	return cmd

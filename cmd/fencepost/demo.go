@@ -57,9 +57,6 @@ With --ui it also serves the pages of fencepost ui, prints their address, and ke
   fencepost demo --store 's3://bucket/prefix?region=eu-central-1'`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			if *d.files.address != "" {
 				if err := cli.NoDirWithStore(cmd); err != nil {
 					return err

@@ -64,9 +64,6 @@ not. The embedded database needs no setup.`,
 	url := cli.URLFlag(cmd)
 	cmd.Flags().BoolVar(&check, "check", false, "change nothing, exit 1 if something is missing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		return withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			m, ok := b.Queue.(mongoBackend)
 			if !ok {
@@ -118,9 +115,6 @@ and reports how many it skipped.`,
 	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
 	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "check files for at most this long, and then messages for as long again")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := errors.Join(cli.Between(cmd, "within", within, 1, 0, "more than 0"), checkGlobs(args)); err != nil {
 			return err
 		}

@@ -36,9 +36,6 @@ worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 	listen := cmd.Flags().String("listen", ":9090", "the worker's --listen")
 	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "how long to wait for the response")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if *timeout <= 0 {
 			return cli.Usagef("--timeout must be greater than 0")
 		}

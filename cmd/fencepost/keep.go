@@ -70,9 +70,6 @@ The last line for each type is removed=… bytes=… and the files that are kept
 	cmd.Flags().BoolVar(&k.yes, "yes", false, "really remove them")
 	cmd.Flags().BoolVarP(&k.quiet, "quiet", "q", false, "no progress bar")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := k.admin.check(); err != nil {
 			return err
 		}

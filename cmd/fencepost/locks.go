@@ -22,7 +22,7 @@ func locksCommand() *cobra.Command {
 		Use:   "locks",
 		Short: "Show the locks, and release one whose holder hangs",
 		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:   cli.Help,
 	}
 	cmd.AddCommand(locksLsCommand(), locksShowCommand(), locksWatchCommand(), locksReleaseCommand())
 	return cmd
@@ -103,9 +103,6 @@ and for information only: no program bases decisions on them.`,
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().BoolVar(&all, "all", false, "list free locks too")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			records, err := b.Locker.List(ctx)
 			if err != nil {
@@ -165,9 +162,6 @@ func locksShowCommand() *cobra.Command {
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if len(args) != 1 {
 			return cli.Usagef("name one lock, as in fencepost locks show orders")
 		}
@@ -244,9 +238,6 @@ poll. Several changes between two polls result in one line; the token shows how 
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to poll")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if interval < 10*time.Millisecond {
 			return cli.Usagef("--interval must be at least 10ms")
 		}
@@ -330,9 +321,6 @@ damaged.`,
 	cmd.Flags().BoolVar(&force, "force", false, "take the lock away")
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the holder's log and for locks show")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		switch {
 		case len(args) != 1:
 			return cli.Usagef("name one lock, as in fencepost locks release --request --why maintenance orders")

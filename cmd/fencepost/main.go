@@ -36,7 +36,7 @@ func root() *cobra.Command {
   fencepost locks ls
   fencepost dead ls`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:  cli.Help,
 	}
 	checkOutput(cmd)
 	// The demo starts worker processes from this program.

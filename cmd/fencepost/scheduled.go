@@ -23,7 +23,7 @@ func scheduledCommand() *cobra.Command {
 		Long: `Delayed messages were published with producer publish --delay or --at. When one is due, a worker makes it a normal message at the
 end of its type. Until then types ls does not count it.`,
 		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:  cli.Help,
 	}
 	cmd.AddCommand(scheduledLsCommand(), scheduledRmCommand())
 	return cmd

@@ -19,11 +19,8 @@ func (s *selection) add(cmd *cobra.Command, what string) {
 	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable; takes effect on the command line only")
 }
 
-// parse reads the environment and the arguments.
+// parse reads the arguments.
 func (s *selection) parse(cmd *cobra.Command, args []string) error {
-	if err := cli.FromEnv(cmd); err != nil {
-		return err
-	}
 	// rule: a type is chosen on the command line only. FENCEPOST_TYPE, and type in a config file, say what a worker serves.
 	if !cli.OnCommandLine(cmd.Flags().Lookup("type")) {
 		s.types = nil

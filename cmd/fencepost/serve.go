@@ -92,9 +92,6 @@ Token and certificate files are read again after they change.`,
 	fl.Var(&f.mostUp, "count-up-to", "count at most this many messages of a type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := f.check(cmd); err != nil {
 			return err
 		}
@@ -242,9 +239,6 @@ line contains only a hash, so the token cannot be shown again. To revoke a token
 		Example: `  fencepost serve token shop >>tokens
   fencepost serve token billing --allow publish,read --types 'orders,invoices.*' >>tokens`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			if len(args) != 1 {
 				return cli.Usagef("name one client, as in fencepost serve token shop")
 			}

@@ -36,9 +36,6 @@ cut, renamed or a copy. Formats are those of cat.`,
   fencepost tail -f --from 0 data/orders.fpl        # everything, and then new messages
   fencepost tail -f --store mongodb: --url mongodb://db1,db2,db3/shop orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			if len(args) != 1 {
 				return cli.Usagef("tail prints one file; name it, as in fencepost tail -f data/orders.fpl")
 			}

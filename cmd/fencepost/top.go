@@ -60,9 +60,6 @@ others in turn. Types whose backlog is not known yet come last.`,
 	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages per type")
 	cmd.Flags().VarP(&rows, "count", "n", "show at most this many types; 0 means all, or 100 on a terminal")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := checkGlobs(args); err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func typesCommand() *cobra.Command {
 		Use:   "types",
 		Short: "Show the types in the queue; pause, limit or purge them; show pending messages",
 		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:   cli.Help,
 	}
 	cmd.AddCommand(typesLsCommand(), typesShowCommand(), typesPauseCommand(), typesResumeCommand(), typesLimitCommand(), typesPurgeCommand(), typesPeekCommand())
 	return cmd
@@ -96,9 +96,6 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages per type")
 	cmd.Flags().BoolVar(&pending, "pending", false, "only types with pending messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := checkGlobs(args); err != nil {
 			return err
 		}

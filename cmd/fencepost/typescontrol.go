@@ -94,9 +94,6 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 	cmd.Flags().StringVar(&why, "why", "", "the reason, shown by types ls and in publishers' errors while the pause or limit lasts")
 	cmd.Flags().BoolVar(&create, "create", false, "also set it for a type that does not exist yet")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := checkTypeArgs(args); err != nil {
 			return err
 		}
@@ -232,9 +229,6 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	cmd.Flags().BoolVar(&all, "all", false, "all messages")
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := turn.check(); err != nil {
 			return err
 		}
@@ -341,9 +335,6 @@ of the type's messages that hold no message ID: another program stored something
 	cmd.Flags().StringVar(&from, "from", "", "begin with this ID, or the next one after it")
 	foreign := cmd.Flags().Bool("foreign", false, "list the foreign keys of the type, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if len(args) != 1 {
 			return cli.Usagef("name one TYPE; fencepost types ls lists them")
 		}

@@ -59,9 +59,6 @@ func typesShowCommand() *cobra.Command {
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().Var(&most, "count-up-to", "count at most this many messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		switch {
 		case len(args) != 1:
 			return cli.Usagef("name one type, as in fencepost types show orders")

@@ -73,9 +73,6 @@ matter how many pages are open.`,
 	cmd.Flags().Var(&f.most, "count-up-to", "count at most this many messages per type")
 	f.log = cli.AddLogFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := f.check(cmd); err != nil {
 			return err
 		}

@@ -54,9 +54,6 @@ all types.
   fencepost verify --deep --json /srv/fencepost | jq .producers
   fencepost verify --store mongodb: --url mongodb://db1,db2,db3/shop orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			if more := o.maxMemory - defaultMaxMemory; more > 0 && os.Getenv("GOMEMLIMIT") == "" {
 				debug.SetMemoryLimit(memoryLimit + int64(more))
 			}

@@ -15,7 +15,7 @@ func root() *cobra.Command {
 		Use:   "producer",
 		Short: "Publish typed messages",
 		Args:  cli.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Run:   cli.Help,
 	}
 	cmd.AddCommand(publishCommand())
 	return cmd

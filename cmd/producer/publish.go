@@ -98,9 +98,6 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
   producer publish --type reminders --delay 24h --message 'order 4711 is still open'
   producer publish --type load --count 1e6 --size 256 --seed 7 --rate 50k/s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
 			return publish(cmd, f, args)
 		},
 	}

@@ -53,7 +53,7 @@ type Setting struct {
 	Source string `json:"source"`
 }
 
-// Effective lists all settings of a command, after FromEnv has set them, sorted by name. It shows no secrets.
+// Effective lists all settings of a command that runs, sorted by name. It shows no secrets.
 func Effective(cmd *cobra.Command) []Setting {
 	var list []Setting
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

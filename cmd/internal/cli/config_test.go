@@ -26,9 +26,6 @@ func program(name string) (*cobra.Command, *bytes.Buffer) {
 	URLFlag(root)
 	StoreFlag(root, "files")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := FromEnv(cmd); err != nil {
-			return err
-		}
 		for _, s := range Effective(cmd) {
 			if s.Source != "default" && s.Name != "config" {
 				fmt.Fprintf(&out, "%s=%s (%s)\n", s.Name, s.Value, s.Source)

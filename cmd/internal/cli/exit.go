@@ -124,12 +124,16 @@ func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = worker.Version()
 	root.PersistentFlags().String("config", "", configHelp)
+	readSettings(root)
 	refuseShells(root)
 	eachFlag(root, giveOnce)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see '%s --help'", plain(err), cmd.CommandPath())
 	})
 }
+
+// Help is the Run of a command that only has subcommands.
+func Help(cmd *cobra.Command, _ []string) { cmd.Help() }
 
 // NoArgs refuses arguments with an error that names them, and a command that may have been meant.
 func NoArgs(cmd *cobra.Command, args []string) error {
@@ -152,6 +156,6 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 func refuseShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	if cmd, _, err := root.Find([]string{"completion"}); err == nil && cmd != root {
-		cmd.Args, cmd.RunE = NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		cmd.Args, cmd.Run = NoArgs, Help
 	}
 }

@@ -128,9 +128,24 @@ func rank(f *pflag.Flag) int {
 // OnCommandLine reports whether a flag was given on the command line, not by environment or file.
 func OnCommandLine(f *pflag.Flag) bool { return rank(f) == commandLine }
 
-// FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
-// configuration file (--config); flags of a single call are an error there. Call it first in RunE. Effective then shows the source of each value.
-func FromEnv(cmd *cobra.Command) error {
+// readSettings makes a command, and those below it, read the environment and the configuration file before RunE. Help has no settings.
+func readSettings(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := fromEnv(cmd); err != nil {
+				return err
+			}
+			return run(cmd, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		readSettings(sub)
+	}
+}
+
+// fromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
+// configuration file (--config); flags of a single call are an error there. Effective then shows the source of each value.
+func fromEnv(cmd *cobra.Command) error {
 	cmd.Flags().VisitAll(parsed)
 	warnOfVariables(cmd, os.Environ())
 	var failed error

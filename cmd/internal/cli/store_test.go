@@ -147,7 +147,7 @@ func TestNoDirWithStore(t *testing.T) {
 			t.Setenv("FENCEPOST_DIR", test.dir)
 		}
 		var errs bytes.Buffer
-		cmd := &cobra.Command{Use: "worker", RunE: func(cmd *cobra.Command, _ []string) error { return errors.Join(FromEnv(cmd), NoDirWithStore(cmd)) }}
+		cmd := &cobra.Command{Use: "worker", RunE: func(cmd *cobra.Command, _ []string) error { return NoDirWithStore(cmd) }}
 		StoreFlag(cmd, "files")
 		cmd.Flags().String("dir", "data", "")
 		cmd.SetArgs(strings.Fields(test.args))

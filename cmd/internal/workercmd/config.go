@@ -19,9 +19,6 @@ name of the environment variable, file:line, or default. Passwords are not shown
 	output := cli.NewOneOf("text", "json")
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		settleLinger(cmd)
 		var settings []cli.Setting
 		for _, s := range cli.Effective(cmd) {

@@ -61,9 +61,6 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints the effective settings
 	p := &program{batchBytes: worker.DefaultBatchBytes, onError: cli.NewOneOf("block", "dead"), metricsTypes: ops.NewMetricsTypes()}
 	p.addFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
 		if err := p.check(cmd); err != nil {
 			return err
 		}
