@@ -111,12 +111,7 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, drop()) }()
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		err = errors.Join(err, b.Close(closing))
-	}()
+	defer func() { err = errors.Join(err, closeBackend(b), drop()) }()
 	broken, count, err := conform.Run(ctx, conform.Options{
 		Command: command, Backend: b, Target: u.Host, Through: func(addr string) string { return throughProxy(own, addr) },
 		Rounds: c.rounds, Seed: c.seed, Timeout: c.timeout, Log: say,

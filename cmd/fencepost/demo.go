@@ -148,11 +148,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.began = true
-	defer func() {
-		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		err = errors.Join(err, b.Close(closeCtx))
-	}()
+	defer func() { err = errors.Join(err, closeBackend(b)) }()
 	if err := d.openStore(ctx); err != nil {
 		return err
 	}

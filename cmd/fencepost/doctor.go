@@ -22,67 +22,12 @@ import (
 	"github.com/fencepost/fencepost/internal/volume"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
-	"github.com/fencepost/fencepost/queue/mongoqueue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
-
-// mongoBackend is implemented by a queue in MongoDB.
-type mongoBackend interface{ DB() *mongo.Database }
-
-// withQueue is withBackend without a Locker, which would create its collection and index in a MongoDB database that is only to be examined.
-func withQueue(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
-	if !strings.HasPrefix(url, "mongodb") {
-		return withBackend(cmd, url, f)
-	}
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	defer cli.OnSignals(cancel, cancel)()
-	q, err := mongoqueue.Open(ctx, url, mongoqueue.Options{})
-	if err != nil {
-		return err
-	}
-	defer q.Close()
-	return f(ctx, &fencepost.Backend{Queue: q, Name: fencepost.Redact(url)})
-}
-
-func setupCommand() *cobra.Command {
-	var check bool
-	cmd := &cobra.Command{
-		Use:   "setup",
-		Short: "Create the collections and indexes that Fencepost uses; with --check only report what is missing",
-		Long: `Setup creates the collection of locks with its TTL index. Everything else is created when it is first used, and messages need no
-index except the one on _id. Workers and producers do the same if their permissions allow it; setup is for databases where they do
-not. The embedded database needs no setup.`,
-		Example: `  fencepost setup --url-file admin-url      # the URL of a user who may create indexes
-  fencepost setup --check --url mongodb://db1/shop`,
-		Args: cli.NoArgs,
-	}
-	url := cli.URLFlag(cmd)
-	cmd.Flags().BoolVar(&check, "check", false, "change nothing, exit 1 if something is missing")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			m, ok := b.Queue.(mongoBackend)
-			if !ok {
-				printable.Fprintf(cmd.OutOrStdout(), "the embedded database needs no setup\n")
-				return nil
-			}
-			do := mongolock.Setup
-			if check {
-				do = mongolock.CheckSetup
-			}
-			if err := do(ctx, m.DB(), mongolock.Options{}); err != nil {
-				return err
-			}
-			printable.Fprintf(cmd.OutOrStdout(), "everything is set up\n")
-			return nil
-		})
-	}
-	return cmd
-}
 
 func doctorCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")

@@ -5,7 +5,12 @@ import (
 	"io"
 
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/spf13/cobra"
 )
+
+func printJSON(cmd *cobra.Command, v any) error {
+	return printable.EncodeJSON(cmd.OutOrStdout(), v, "  ")
+}
 
 // jsonArray writes an array element by element, in the format of printJSON. A command that fails leaves its array without an end.
 type jsonArray struct {

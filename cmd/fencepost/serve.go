@@ -166,11 +166,7 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		b.Close(closeCtx)
-	}()
+	defer closeBackend(b)
 	var place *store.Place
 	poll := tailOfDir
 	if *f.store != "" {

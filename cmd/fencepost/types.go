@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,34 +12,10 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 )
-
-// withBackend opens the backend for one command. The first signal cancels ctx.
-func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
-	// A command must not create the embedded database.
-	if path, ok := strings.CutPrefix(url, "sqlite://"); ok && path != "" && !redact.MistakenPath(path) {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is no database %s; publish something first, or name another one with --url", path)}
-		}
-	}
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	defer cli.OnSignals(cancel, cancel)()
-	b, err := cli.Open(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		b.Close(closeCtx)
-	}()
-	return f(ctx, b)
-}
 
 func typesCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -252,8 +226,4 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, depth que
 		row.FileID, row.Generation, row.Place = fmt.Sprintf("%x", file.FileID), file.Generation, file.Place
 	}
 	return row, nil
-}
-
-func printJSON(cmd *cobra.Command, v any) error {
-	return printable.EncodeJSON(cmd.OutOrStdout(), v, "  ")
 }
