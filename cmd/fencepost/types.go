@@ -76,61 +76,9 @@ With -o json the array is streamed. After an error it is incomplete, and the exi
 		if most < 1 {
 			return cli.Usagef("--count-up-to %d: count at least 1", most)
 		}
+		look := lookAtTypes{args: args, most: int(most), pending: pending}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			look := lookAtTypes{args: args, most: int(most), pending: pending}
-			var rows []typeRow
-			found := 0
-			add, list := func(r typeRow) error { rows = append(rows, r); return nil }, jsonArray{w: cmd.OutOrStdout()}
-			if output.Value == "json" {
-				add = func(r typeRow) error { return list.add(r) }
-			}
-			each := func(r typeRow) error { found++; return add(r) }
-			if err := look.each(ctx, b, each); err != nil {
-				return err
-			}
-			for _, s := range b.Queue.Strays() {
-				printable.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", s)
-			}
-			if output.Value == "json" {
-				if err := list.end(); err != nil {
-					return err
-				}
-			}
-			switch {
-			case found == 0 && pending:
-				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("no type has pending messages; leave out --pending to list all types")}
-			case output.Value == "json":
-				return nil
-			case found == 0:
-				_, err := printable.Fprintf(cmd.OutOrStdout(), "no types; publish something with producer publish\n")
-				return err
-			}
-			table := printable.NewTable(cmd.OutOrStdout(), "TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "GENERATION", "STATE")
-			for _, r := range rows {
-				pending, oldest := fmt.Sprint(r.Pending), "-"
-				if r.PendingCapped {
-					pending += "+"
-				}
-				if r.Pending > 0 {
-					oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
-				}
-				state := r.state
-				if r.ForeignKeys > 0 {
-					state = strings.TrimPrefix(state+", foreign keys", "-, ")
-				}
-				if r.FileDamaged != "" {
-					state = strings.TrimPrefix(state+", file entry damaged: fencepost types show "+r.Type, "-, ")
-				}
-				if r.LastError != "" {
-					state = strings.TrimPrefix(state+", failing: fencepost types show "+r.Type, "-, ")
-				}
-				var inFile, epoch, generation any = "-", "-", "-"
-				if r.FileID != "" {
-					inFile, epoch, generation = r.DurableIndex, r.Epoch, r.Generation
-				}
-				table.Row(r.Type, pending, oldest, inFile, epoch, generation, state)
-			}
-			return table.Flush()
+			return look.print(ctx, cmd, b, output.Value == "json")
 		})
 	}
 	return cmd
@@ -141,6 +89,70 @@ type lookAtTypes struct {
 	args    []string // names and globs
 	most    int      // messages to count, of each type
 	pending bool     // only types that have some
+}
+
+// print prints the types: as a table or, one after the other, as a JSON array.
+func (l lookAtTypes) print(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, json bool) error {
+	var rows []typeRow
+	found, list := 0, jsonArray{w: cmd.OutOrStdout()}
+	err := l.each(ctx, b, func(r typeRow) error {
+		found++
+		if json {
+			return list.add(r)
+		}
+		rows = append(rows, r)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range b.Queue.Strays() {
+		printable.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", s)
+	}
+	if json {
+		if err := list.end(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case found == 0 && l.pending:
+		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("no type has pending messages; leave out --pending to list all types")}
+	case json:
+		return nil
+	case found == 0:
+		_, err := printable.Fprintf(cmd.OutOrStdout(), "no types; publish something with producer publish\n")
+		return err
+	}
+	table := printable.NewTable(cmd.OutOrStdout(), "TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "GENERATION", "STATE")
+	for _, r := range rows {
+		table.Row(r.cells()...)
+	}
+	return table.Flush()
+}
+
+// cells returns the row of the table.
+func (r typeRow) cells() []any {
+	pending, oldest := fmt.Sprint(r.Pending), "-"
+	if r.PendingCapped {
+		pending += "+"
+	}
+	if r.Pending > 0 {
+		oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
+	}
+	state := r.state
+	if r.ForeignKeys > 0 {
+		state = strings.TrimPrefix(state+", foreign keys", "-, ")
+	}
+	if r.FileDamaged != "" {
+		state = strings.TrimPrefix(state+", file entry damaged: fencepost types show "+r.Type, "-, ")
+	}
+	if r.LastError != "" {
+		state = strings.TrimPrefix(state+", failing: fencepost types show "+r.Type, "-, ")
+	}
+	if r.FileID == "" {
+		return []any{r.Type, pending, oldest, "-", "-", "-", state}
+	}
+	return []any{r.Type, pending, oldest, r.DurableIndex, r.Epoch, r.Generation, state}
 }
 
 // rowsPage is the number of types that are queried before they are printed, so that not all of them have to fit into memory.
