@@ -104,51 +104,55 @@ and for information only: no program bases decisions on them.`,
 	cmd.Flags().BoolVar(&all, "all", false, "list free locks too")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			records, err := b.Locker.List(ctx)
-			if err != nil {
-				return err
-			}
-			rows := make([]lockRow, 0, len(records))
-			for _, r := range records {
-				if all || r.Held() || r.Damaged != nil {
-					rows = append(rows, lockRowOf(r))
-				}
-			}
-			for _, r := range rows {
-				if r.Damaged != "" {
-					printable.Fprintf(cmd.ErrOrStderr(), "%s\n", r.Damaged)
-				}
-			}
-			if output.Value == "json" {
-				return printJSON(cmd, rows)
-			}
-			if len(rows) == 0 {
-				printable.Fprintf(cmd.OutOrStdout(), "no lock is held\n")
-				return nil
-			}
-			now, err := b.Queue.Now(ctx)
-			if err != nil {
-				return err
-			}
-			t := printable.NewTable(cmd.OutOrStdout(), "NAME", "TOKEN", "HOLDER", "LEASE", "SINCE", "RENEWED", "WAITING", "WHY")
-			for _, r := range rows {
-				holder, lease, why := "-", "-", "-"
-				if r.Damaged != "" {
-					holder = "(damaged)"
-				}
-				if r.Held {
-					h := r.Holders[0]
-					holder, lease, why = h.String(), h.lease().String(), h.Why
-					if more := len(r.Holders) - 1; more > 0 {
-						holder += fmt.Sprintf(" and %d more", more)
-					}
-				}
-				t.Row(r.Name, r.Token, holder, lease, ago(now, r.Since), ago(now, r.Renewed), len(r.Waiting), why)
-			}
-			return t.Flush()
+			return listLocks(ctx, cmd, b, all, output.Value == "json")
 		})
 	}
 	return cmd
+}
+
+func listLocks(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, all, json bool) error {
+	records, err := b.Locker.List(ctx)
+	if err != nil {
+		return err
+	}
+	rows := make([]lockRow, 0, len(records))
+	for _, r := range records {
+		if all || r.Held() || r.Damaged != nil {
+			rows = append(rows, lockRowOf(r))
+		}
+	}
+	for _, r := range rows {
+		if r.Damaged != "" {
+			printable.Fprintf(cmd.ErrOrStderr(), "%s\n", r.Damaged)
+		}
+	}
+	if json {
+		return printJSON(cmd, rows)
+	}
+	if len(rows) == 0 {
+		printable.Fprintf(cmd.OutOrStdout(), "no lock is held\n")
+		return nil
+	}
+	now, err := b.Queue.Now(ctx)
+	if err != nil {
+		return err
+	}
+	t := printable.NewTable(cmd.OutOrStdout(), "NAME", "TOKEN", "HOLDER", "LEASE", "SINCE", "RENEWED", "WAITING", "WHY")
+	for _, r := range rows {
+		holder, lease, why := "-", "-", "-"
+		if r.Damaged != "" {
+			holder = "(damaged)"
+		}
+		if r.Held {
+			h := r.Holders[0]
+			holder, lease, why = h.String(), h.lease().String(), h.Why
+			if more := len(r.Holders) - 1; more > 0 {
+				holder += fmt.Sprintf(" and %d more", more)
+			}
+		}
+		t.Row(r.Name, r.Token, holder, lease, ago(now, r.Since), ago(now, r.Renewed), len(r.Waiting), why)
+	}
+	return t.Flush()
 }
 
 func locksShowCommand() *cobra.Command {
@@ -242,33 +246,38 @@ poll. Several changes between two polls result in one line; the token shows how 
 			return cli.Usagef("--interval must be at least 10ms")
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			seen := map[string]lock.Record{}
-			tick := time.NewTicker(interval)
-			defer tick.Stop()
-			for {
-				records, err := b.Locker.List(ctx)
-				if err != nil {
-					return err
-				}
-				for _, r := range records {
-					before, known := seen[r.Name]
-					if len(names) > 0 && !slices.Contains(names, r.Name) || known && sameHolders(before, r) {
-						continue
-					}
-					seen[r.Name] = r
-					if err := printChange(cmd.OutOrStdout(), output.Value, r); err != nil {
-						return err
-					}
-				}
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
+			return watchLocks(ctx, b, names, interval, func(r lock.Record) error { return printChange(cmd.OutOrStdout(), output.Value, r) })
 		})
 	}
 	return cmd
+}
+
+// watchLocks calls tell for each lock, all or the named ones, at first and whenever its holders have changed, until ctx ends.
+func watchLocks(ctx context.Context, b *fencepost.Backend, names []string, interval time.Duration, tell func(lock.Record) error) error {
+	seen := map[string]lock.Record{}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		records, err := b.Locker.List(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			before, known := seen[r.Name]
+			if len(names) > 0 && !slices.Contains(names, r.Name) || known && sameHolders(before, r) {
+				continue
+			}
+			seen[r.Name] = r
+			if err := tell(r); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // sameHolders reports whether nothing but renewals happened to a lock between a and b.
