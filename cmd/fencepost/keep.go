@@ -73,8 +73,7 @@ The last line for each type is removed=… bytes=… and the files that are kept
 		if err := k.admin.check(); err != nil {
 			return err
 		}
-		switch {
-		case k.age == 0 && k.size == 0 && !k.replaced:
+		if k.age == 0 && k.size == 0 && !k.replaced {
 			return cli.Usagef("name what to remove: --age, as in --age 30d, --size, as in --size 100GiB, or --replaced")
 		}
 		if err := confirmed(k.dryRun, k.yes, "messages in removed files"); err != nil {
@@ -100,17 +99,7 @@ The last line for each type is removed=… bytes=… and the files that are kept
 					errs = append(errs, ctx.Err())
 					break
 				}
-				do := func(ctx context.Context) error { return k.keep(ctx, cmd, b, t) }
-				// A type that the database does not know, perhaps a mistyped one, gets no lock.
-				_, err := registered(ctx, b, t.typ)
-				switch {
-				case err != nil:
-				case k.dryRun:
-					err = do(ctx)
-				default:
-					err = k.admin.turn(cmd).Take(ctx, b, t.typ, do)
-				}
-				errs = append(errs, err)
+				errs = append(errs, k.keepInTurn(ctx, cmd, b, t))
 			}
 			return errors.Join(errs...)
 		})
@@ -139,6 +128,18 @@ func registered(ctx context.Context, b *fencepost.Backend, typ string) (queue.Re
 		err = &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s, so none of its files is removed: is it the right database?", b.Name, typ)}
 	}
 	return entry, err
+}
+
+// keepInTurn calls keep when no other command changes the type; a dry run need not wait for that.
+func (k *keeper) keepInTurn(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, t chainKey) error {
+	if k.dryRun {
+		return k.keep(ctx, cmd, b, t)
+	}
+	// A type that the database does not know, perhaps a mistyped one, gets no lock.
+	if _, err := registered(ctx, b, t.typ); err != nil {
+		return err
+	}
+	return k.admin.turn(cmd).Take(ctx, b, t.typ, func(ctx context.Context) error { return k.keep(ctx, cmd, b, t) })
 }
 
 // keep removes the old files of one type.
