@@ -74,36 +74,16 @@ all types.
 			reports := verifyFiles(ctx, paths, o)
 			verifyChains(ctx, reports, all, o.files.fs())
 			o.progress.clear()
-			var errs []error
-			stopped := 0
-			for _, r := range reports {
-				if asJSON {
+			if asJSON {
+				for _, r := range reports {
 					if err := printable.EncodeJSON(cmd.OutOrStdout(), r.json(), ""); err != nil {
 						return err
 					}
-				} else if r.report != nil {
-					r.print(cmd.OutOrStdout())
-					if verbose {
-						r.printDetails(cmd.OutOrStdout())
-					}
 				}
-				if r.stopped() {
-					stopped++
-				} else {
-					errs = append(errs, r.verdict())
-				}
+			} else {
+				printReports(cmd.OutOrStdout(), reports, verbose)
 			}
-			if !asJSON && len(reports) > 1 {
-				printSum(cmd.OutOrStdout(), reports)
-			}
-			if stopped > 0 {
-				err := fmt.Errorf("stopped: %d of %d files were not read to their end", stopped, len(reports))
-				if errors.Join(errs...) == nil {
-					return cli.Stoppedf("%w", err)
-				}
-				errs = append(errs, err)
-			}
-			return errors.Join(errs...)
+			return verdictOf(reports)
 		},
 	}
 	o.files.add(cmd, store.URLFlag(cmd))
@@ -114,6 +94,27 @@ all types.
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print the writer of each part, void bytes, declared gaps and all producers")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
 	return cmd
+}
+
+// verdictOf returns the verdicts of all files, joined.
+func verdictOf(reports []*fileReport) error {
+	var errs []error
+	stopped := 0
+	for _, r := range reports {
+		if r.stopped() {
+			stopped++
+		} else {
+			errs = append(errs, r.verdict())
+		}
+	}
+	if stopped > 0 {
+		err := fmt.Errorf("stopped: %d of %d files were not read to their end", stopped, len(reports))
+		if errors.Join(errs...) == nil {
+			return cli.Stoppedf("%w", err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 type verifyOptions struct {

@@ -45,6 +45,22 @@ func (r *fileReport) word() string {
 	return verdictOK
 }
 
+// printReports prints the reports for people, with a sum if there are several.
+func printReports(w io.Writer, reports []*fileReport, verbose bool) {
+	for _, r := range reports {
+		if r.report == nil {
+			continue
+		}
+		r.print(w)
+		if verbose {
+			r.printDetails(w)
+		}
+	}
+	if len(reports) > 1 {
+		printSum(w, reports)
+	}
+}
+
 // printSum prints the sum of several files. Messages of a replaced or copied file count once.
 func printSum(w io.Writer, reports []*fileReport) {
 	count, n := map[string]int{}, uint64(0)
