@@ -31,10 +31,7 @@ import (
 
 func doctorCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
-	var dir string
-	var overlay bool
-	var within time.Duration
-	var files fileFlags
+	var d doctor
 	cmd := &cobra.Command{
 		Use:   "doctor [TYPE]…",
 		Short: "Check server, indexes, clocks, directory, files and pending messages, and say how to fix what is wrong",
@@ -55,56 +52,20 @@ and reports how many it skipped.`,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
-	cmd.Flags().StringVar(&dir, "dir", "data", "directory of the files")
-	files.address, files.url = store.Flag(cmd), url
-	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
-	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "check files for at most this long, and then messages for as long again")
+	cmd.Flags().StringVar(&d.dir, "dir", "data", "directory of the files")
+	d.files.address, d.files.url = store.Flag(cmd), url
+	cmd.Flags().BoolVar(&d.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
+	cmd.Flags().DurationVar(&d.within, "within", 5*time.Minute, "check files for at most this long, and then messages for as long again")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(cli.Between(cmd, "within", within, 1, 0, "more than 0"), checkGlobs(args)); err != nil {
+		if err := errors.Join(cli.Between(cmd, "within", d.within, 1, 0, "more than 0"), checkGlobs(args)); err != nil {
 			return err
 		}
-		if err := store.CheckFlags(cmd, *files.address, *url); err != nil {
+		if err := store.CheckFlags(cmd, *d.files.address, *url); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(cmd.Context())
-		defer cancel()
-		defer cli.OnSignals(cancel, cancel)()
-		d := &doctor{files: files, within: within}
 		defer d.files.close()
-		examinePlace := func(ctx context.Context) (usable bool) {
-			if *files.address != "" {
-				return d.examineStore(ctx)
-			}
-			return d.examineDirectory(dir, overlay)
-		}
-		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			d.good("server", "%s answers", b.Name)
-			d.examineServer(ctx, b)
-			var unlisted error
-			d.types, unlisted = wantedTypes(ctx, b, args)
-			if !examinePlace(ctx) {
-				return errors.Join(ctx.Err(), unlisted, d.examineMessages(ctx, b.Queue))
-			}
-			if d.files.place != nil {
-				dir = d.files.place.Dir
-			}
-			if unlisted != nil {
-				return errors.Join(ctx.Err(), unlisted)
-			}
-			// Findings made during a cancellation mean nothing.
-			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
-		})
-		// The place of the files can be examined without the queue, unless the files are in its database.
-		if len(d.findings) == 0 && *files.address != "mongodb:" {
-			examinePlace(ctx)
-		}
-		if errors.Is(err, context.Canceled) || ctx.Err() != nil {
-			return cli.Stoppedf("stopped before everything was checked")
-		}
-		if code := cli.Code(err); code == cli.ExitNothing {
-			d.bad(cmp.Or(d.code, code), "server", "%v", err) // the exit code of earlier findings takes precedence
-		} else if err != nil {
-			d.bad(code, "server", "%v", err)
+		if err := d.examine(cmd, *url, args); err != nil {
+			return err
 		}
 		if output.Value == "json" {
 			if err := printJSON(cmd, d.findings); err != nil {
@@ -133,6 +94,8 @@ const leastRoom = 1 << 20
 
 type doctor struct {
 	files    fileFlags
+	dir      string // of the files, unless they are in a store
+	overlay  bool
 	types    []string      // to check
 	within   time.Duration // for checking files, and again for checking messages
 	findings []finding
@@ -156,6 +119,44 @@ func (d *doctor) print(w io.Writer) {
 	for _, f := range d.findings {
 		printable.Fprintf(w, "%-8s %-10s %s\n", f.Verdict, f.What, f.Text)
 	}
+}
+
+// examine checks everything. An error means that it was stopped: all others are findings.
+func (d *doctor) examine(cmd *cobra.Command, url string, args []string) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	defer cli.OnSignals(cancel, cancel)()
+	err := withQueue(cmd, url, func(ctx context.Context, b *fencepost.Backend) error {
+		d.good("server", "%s answers", b.Name)
+		d.examineServer(ctx, b)
+		var unlisted error
+		d.types, unlisted = wantedTypes(ctx, b, args)
+		if !d.examinePlace(ctx) {
+			return errors.Join(ctx.Err(), unlisted, d.examineMessages(ctx, b.Queue))
+		}
+		if unlisted != nil {
+			return errors.Join(ctx.Err(), unlisted)
+		}
+		dir := d.dir
+		if d.files.place != nil {
+			dir = d.files.place.Dir
+		}
+		// Findings made during a cancellation mean nothing.
+		return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
+	})
+	// The place of the files can be examined without the queue, unless the files are in its database.
+	if len(d.findings) == 0 && *d.files.address != "mongodb:" {
+		d.examinePlace(ctx)
+	}
+	if errors.Is(err, context.Canceled) || ctx.Err() != nil {
+		return cli.Stoppedf("stopped before everything was checked")
+	}
+	if code := cli.Code(err); code == cli.ExitNothing {
+		d.bad(cmp.Or(d.code, code), "server", "%v", err) // the exit code of earlier findings takes precedence
+	} else if err != nil {
+		d.bad(code, "server", "%v", err)
+	}
+	return nil
 }
 
 // examineServer checks the kind of server, its indexes and its clock.
@@ -255,10 +256,18 @@ func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
 	}
 }
 
+// examinePlace checks where the files are. It returns whether files can be checked there.
+func (d *doctor) examinePlace(ctx context.Context) (usable bool) {
+	if *d.files.address != "" {
+		return d.examineStore(ctx)
+	}
+	return d.examineDirectory(d.dir)
+}
+
 // examineDirectory checks the directory of the files and its file system. It returns whether files can be checked in it.
-func (d *doctor) examineDirectory(dir string, overlay bool) bool {
+func (d *doctor) examineDirectory(dir string) bool {
 	info, err := os.Stat(dir)
-	if err := storage.CheckDirectory(dir, storage.Options{AllowOverlay: overlay}); err != nil {
+	if err := storage.CheckDirectory(dir, storage.Options{AllowOverlay: d.overlay}); err != nil {
 		d.bad(cli.ExitFailed, "directory", "%v", err)
 		return info != nil && info.IsDir()
 	}

@@ -139,7 +139,7 @@ func TestDoctorLooksAtTheRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		var d doctor
-		d.examineDirectory(dir, false)
+		d.examineDirectory(dir)
 		got := d.findings[len(d.findings)-1]
 		if got.Verdict != test.want.Verdict || got.What != test.want.What || !strings.Contains(got.Text, test.want.Text) || (d.code != 0) != (got.Verdict == "bad") {
 			t.Errorf("with %d bytes used: %+v, code %d; want %+v", test.used, d.findings, d.code, test.want)
