@@ -321,31 +321,12 @@ func (d *demo) publish(ctx context.Context, b *fencepost.Backend) error {
 // drain starts the workers, kills one at work, and waits for the others.
 func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 	start := time.Now()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	var pids []string
 	for i := range d.workers {
-		log, err := os.Create(d.logFile(i))
-		if err != nil {
+		if err := d.startWorker(i); err != nil {
 			return err
 		}
-		defer log.Close()
-		cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
-			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
-		// Passed in the environment, so that ps does not show the addresses.
-		cmd.Env = d.workerEnv(os.Environ())
-		cmd.Stderr = log
-		// Each worker is in its own process group: Ctrl-C reaches only the demo, which stops the workers.
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("start worker %d: %w", i+1, err)
-		}
-		done := make(chan struct{})
-		go func() { cmd.Wait(); close(done) }()
-		d.procs, d.exited = append(d.procs, cmd), append(d.exited, done)
-		pids = append(pids, strconv.Itoa(cmd.Process.Pid))
+		pids = append(pids, strconv.Itoa(d.procs[i].Process.Pid))
 	}
 	d.say("drain     %d worker processes over all types, lease %v (pids %s)", d.workers, d.lease, strings.Join(pids, ", "))
 
@@ -382,6 +363,33 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		d.say("take over worker %d got the lock after %.1f s, fenced off the dead writer and continued with %q", heir+1, after.Seconds(), typ)
 	}
 	d.say("          everything drained %.1f s after the workers started", time.Since(start).Seconds())
+	return nil
+}
+
+// startWorker starts the i-th worker process.
+func (d *demo) startWorker(i int) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(d.logFile(i))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
+		"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
+	// Passed in the environment, so that ps does not show the addresses.
+	cmd.Env = d.workerEnv(os.Environ())
+	cmd.Stderr = log
+	// Each worker is in its own process group: Ctrl-C reaches only the demo, which stops the workers.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start worker %d: %w", i+1, err)
+	}
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	d.procs, d.exited = append(d.procs, cmd), append(d.exited, done)
 	return nil
 }
 
