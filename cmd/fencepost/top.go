@@ -192,17 +192,8 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		types, s.others = types[:v.rows], len(types)-v.rows
 	}
 	v.shown = types
-	files := make([]queue.RegistryEntry, len(types))
-	damaged := make([]bool, len(types)) // the entry of the file
-	for i, typ := range types {
-		g.Go(func() (err error) {
-			if files[i], _, err = v.b.Queue.RegistryEntry(ctx, typ); errors.Is(err, queue.ErrDamaged) {
-				damaged[i], err = true, nil
-			}
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	files, damaged, err := v.entries(ctx, types)
+	if err != nil {
 		return nil, withCause(ctx, err)
 	}
 	locks := make(map[string]lock.Record, len(records))
@@ -229,6 +220,22 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	}
 	v.files = kept
 	return s, nil
+}
+
+// entries returns the registry entries of the files of the types, and which of them are damaged.
+func (v *view) entries(ctx context.Context, types []string) (files []queue.RegistryEntry, damaged []bool, err error) {
+	files, damaged = make([]queue.RegistryEntry, len(types)), make([]bool, len(types))
+	var g errgroup.Group
+	g.SetLimit(lookers)
+	for i, typ := range types {
+		g.Go(func() (err error) {
+			if files[i], _, err = v.b.Queue.RegistryEntry(ctx, typ); errors.Is(err, queue.ErrDamaged) {
+				damaged[i], err = true, nil
+			}
+			return err
+		})
+	}
+	return files, damaged, g.Wait()
 }
 
 // backlogs samples the backlogs of the types, first of those shown at the last refresh.
