@@ -226,14 +226,10 @@ func (t *tailer) send(recs []storage.Record) error {
 			continue
 		}
 		printable.Fprintf(t.out, "id: %d\ndata: ", rec.Index)
-		if err := errors.Join(recordjson.Write(t.out, rec), lineEnd(t.out)); err != nil {
+		if err := recordjson.Write(t.out, rec); err != nil {
 			return err
 		}
+		t.out.WriteString("\n\n") // flush returns its error
 	}
 	return t.flush()
-}
-
-func lineEnd(w *bufio.Writer) error {
-	_, err := w.WriteString("\n\n")
-	return err
 }
