@@ -87,13 +87,7 @@ func (a *action) confirmed(q url.Values) string {
 // back returns the link to the page from which an action was started.
 func (a *action) back(u *UI, q url.Values) fact {
 	filter := func(page string) string {
-		v := url.Values{}
-		for _, k := range []string{"type", "reason"} {
-			if q.Get(k) != "" {
-				v.Set(k, q.Get(k))
-			}
-		}
-		return strings.TrimSuffix(u.link(page)+"?"+v.Encode(), "?")
+		return withQuery(u.link(page), "type", q.Get("type"), "reason", q.Get("reason"))
 	}
 	switch typ := q.Get("type"); {
 	case q.Get("lock") != "":

@@ -2,8 +2,6 @@ package ui
 
 import (
 	"net/http"
-	"net/url"
-	"strings"
 
 	"github.com/fencepost/fencepost/lock"
 )
@@ -19,13 +17,7 @@ type actLink struct {
 type actLinks []actLink
 
 func (u *UI) actLink(name, action string, query ...string) actLink {
-	v := url.Values{}
-	for i := 0; i < len(query); i += 2 {
-		if query[i+1] != "" {
-			v.Set(query[i], query[i+1])
-		}
-	}
-	return actLink{Name: name, Link: strings.TrimSuffix(u.link("act", action)+"?"+v.Encode(), "?"), Danger: actions[action].destroys || action == "force"}
+	return actLink{Name: name, Link: withQuery(u.link("act", action), query...), Danger: actions[action].destroys || action == "force"}
 }
 
 // limitForm asks for the limit of a type's backlog.

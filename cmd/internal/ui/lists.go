@@ -3,8 +3,8 @@ package ui
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,7 +70,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 		default:
 			row.Badges = append(row.Badges, badge{"good", "alive", ""})
 		}
-		for _, typ := range slices.Sorted(keys(m.Errors)) {
+		for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
 			row.Errors = append(row.Errors, typeError{typ, u.typeLink(typ).Link, m.Errors[typ]})
 		}
 		if len(row.Errors) > 0 {
@@ -92,16 +92,6 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 		}
 	}
 	return &view{template: "workers", Title: "Workers", Data: d}, nil
-}
-
-func keys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // serves reports whether a worker would take a type.
@@ -172,22 +162,14 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 		}
 	}
 	d.Held, d.Free = count(held), count(free)
-	link := func(all bool, page int) string {
-		v := url.Values{}
-		if d.Query != "" {
-			v.Set("q", d.Query)
-		}
-		if all {
-			v.Set("all", "1")
-		}
-		if page > 1 {
-			v.Set("page", strconv.Itoa(page))
-		}
-		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	link := func(all, page string) string { return withQuery(d.Action, "q", d.Query, "all", all, "page", page) }
+	d.HeldLink, d.AllLink = link("", ""), link("1", "")
+	all := ""
+	if d.All {
+		all = "1"
 	}
-	d.HeldLink, d.AllLink = link(false, 1), link(true, 1)
 	var shown []lock.Record
-	shown, d.Pager = pageOf(found, page, func(page int) string { return link(d.All, page) })
+	shown, d.Pager = pageOf(found, page, func(page int) string { return link(all, pageText(page)) })
 	for _, l := range shown {
 		row := u.lockRow(l, s)
 		row.Acts = u.lockActs(r, l, true)
@@ -275,18 +257,8 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	link := func(after queue.ScheduleKey) string {
-		v := url.Values{}
-		if d.Type != "" {
-			v.Set("type", d.Type)
-		}
-		if after != (queue.ScheduleKey{}) {
-			v.Set("after", slotText(after))
-		}
-		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
-	}
 	if q.Get("after") != "" {
-		d.First = link(queue.ScheduleKey{})
+		d.First = withQuery(d.Action, "type", d.Type)
 	}
 	d.Act = u.readOnly(r) == ""
 	if d.Act && d.Type != "" {
@@ -330,7 +302,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if more, err := u.o.Backend.Queue.Delayed(r.Context(), after, queue.Limit{Messages: 1}); err != nil {
 		return nil, err
 	} else if len(more) > 0 {
-		d.Next = link(after)
+		d.Next = withQuery(d.Action, "type", d.Type, "after", slotText(after))
 	}
 	if len(d.Rows) == 0 {
 		d.Looked = "No message of this type is among the first " + count(pages*pageRows) + "."
@@ -379,20 +351,11 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	link := func(typ string, id queue.ID) string {
-		v := url.Values{}
-		for k, value := range map[string]string{"type": d.Type, "reason": d.Reason} {
-			if value != "" {
-				v.Set(k, value)
-			}
-		}
-		if typ != "" {
-			v.Set("after", id.String()+"."+typ)
-		}
-		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	next := func(typ string, id queue.ID) string {
+		return withQuery(d.Action, "type", d.Type, "reason", d.Reason, "after", id.String()+"."+typ)
 	}
 	if q.Get("after") != "" {
-		d.First = link("", queue.ID{})
+		d.First = withQuery(d.Action, "type", d.Type, "reason", d.Reason)
 	}
 	if u.readOnly(r) == "" {
 		which := "all…"
@@ -422,7 +385,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 			letters, err := u.o.Backend.Queue.DeadLetters(ctx, typ, after, pageLimit)
 			switch {
 			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // types that were not searched are reported, not taken for empty
-				d.Looked, d.Next = "The search takes long: type "+typ+" and those after it were not searched yet.", link(typ, after)
+				d.Looked, d.Next = "The search takes long: type "+typ+" and those after it were not searched yet.", next(typ, after)
 				return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 			case err != nil:
 				return nil, err
@@ -434,7 +397,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 					d.Rows = append(d.Rows, letterRow{u.typeLink(typ), l.ID.String(), u.link("dead", typ, l.ID.String()), date(l.Time), firstLine(l.Reason), count(l.Attempts), size(int64(len(l.Payload))), l.Damaged})
 				}
 				if len(d.Rows) == pageRows {
-					d.Next = link(typ, after)
+					d.Next = next(typ, after)
 					return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 				}
 			}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,8 +77,7 @@ func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, 
 		v.Note += fmt.Sprintf("These are the first %s; download the payload for all of it.", size(shownBytes))
 	}
 	for _, as := range []string{"text", "json", "hex"} {
-		q := url.Values{"as": {as}}
-		v.Forms = append(v.Forms, option{Name: map[string]string{"text": "Text", "json": "JSON", "hex": "Hex"}[as], Link: "?" + q.Encode(), Chosen: as == v.As})
+		v.Forms = append(v.Forms, option{Name: map[string]string{"text": "Text", "json": "JSON", "hex": "Hex"}[as], Link: "?as=" + as, Chosen: as == v.As})
 	}
 	return v, nil
 }

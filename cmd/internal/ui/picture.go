@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,7 +140,7 @@ func (u *UI) picture(ctx context.Context, t *typeState, f files, missing string,
 		case c.err != nil:
 			bar.Status = "cannot be read: " + u.clean(c.err)
 		case c.report == nil && last:
-			bar.Status, bar.ScanLink = "not read yet", "?"+url.Values{"scan": {"1"}}.Encode()
+			bar.Status, bar.ScanLink = "not read yet", "?scan=1"
 		case c.report == nil:
 			bar.Status = "not read yet"
 		default:
@@ -230,7 +229,7 @@ func (u *UI) regions(p *filePicture, r *storage.Report, t *typeState) {
 		if !g.Opened {
 			row.Records = "fenced only"
 		} else if g.Next > g.First {
-			row.First = u.link("types", t.name, "records") + "?" + url.Values{"at": {strconv.FormatUint(g.First, 10)}}.Encode()
+			row.First = withQuery(u.link("types", t.name, "records"), "at", strconv.FormatUint(g.First, 10))
 		}
 		p.Regions = append(p.Regions, row)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,7 +132,7 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 		return v, nil
 	}
 	link := func(index uint64) string {
-		return d.Action + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode()
+		return withQuery(d.Action, "at", strconv.FormatUint(index, 10))
 	}
 	d.First, d.Newest = link(f.Chain[0].First), d.Action
 	end := f.next
@@ -212,7 +211,7 @@ func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (ui
 	case end:
 		d.Trouble = fmt.Sprintf("All records are from before %s.", date(at.Since))
 	default:
-		d.GoOn = d.Action + "?" + url.Values{"at": {d.At}, "from": {strconv.FormatUint(last, 10)}}.Encode()
+		d.GoOn = withQuery(d.Action, "at", d.At, "from", strconv.FormatUint(last, 10))
 		d.Found = fmt.Sprintf("Not among the records up to %s.", count(last-min(last, 1)))
 	}
 	return found, nil
@@ -263,7 +262,7 @@ func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
 		return nil, err
 	}
 	index := rec.Index
-	d := &messageData{Row: u.typeRow(t), Kind: "Record", Name: count(index), Back: u.link("types", t.name, "records") + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode(), BackName: "Records from here on",
+	d := &messageData{Row: u.typeRow(t), Kind: "Record", Name: count(index), Back: withQuery(u.link("types", t.name, "records"), "at", strconv.FormatUint(index, 10)), BackName: "Records from here on",
 		Facts: []fact{{Name: "ID", Value: cli.IDText(rec.ID)}, {Name: "published", Value: date(rec.When())}, {Name: "epoch of its writer", Value: strconv.FormatUint(rec.Epoch, 10)}}}
 	if k := kindText(rec.Kind); k != "" {
 		d.Facts = append(d.Facts, fact{Name: "kind", Value: k})

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +65,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 		return nil, err
 	}
 	ctx := r.Context()
-	d := &typeData{Row: u.typeRow(t), All: u.link("types", t.name, "records"), LockLink: u.link("locks") + "?" + url.Values{"all": {"1"}, "q": {t.name}}.Encode()}
+	d := &typeData{Row: u.typeRow(t), All: u.link("types", t.name, "records"), LockLink: withQuery(u.link("locks"), "all", "1", "q", t.name)}
 	d.describeLock(t, s)
 	u.typeActs(r, d, t)
 	if err := u.describeQueue(ctx, d, t, s); err != nil {
@@ -166,9 +166,8 @@ func (u *UI) describeQueue(ctx context.Context, d *typeData, t *typeState, s *sn
 			n += "+"
 		}
 	}
-	filter := "?" + url.Values{"type": {t.name}}.Encode()
-	add("dead letters", n, u.link("dead")+filter)
-	add("delayed", "list", u.link("delayed")+filter)
+	add("dead letters", n, withQuery(u.link("dead"), "type", t.name))
+	add("delayed", "list", withQuery(u.link("delayed"), "type", t.name))
 	set := t.settings
 	switch {
 	case set.DrainPaused && set.PublishPaused:
@@ -224,7 +223,7 @@ func (u *UI) pending(ctx context.Context, t *typeState, after queue.ID, most int
 			return nil, err
 		}
 		if len(more) > 0 {
-			d.Next = d.All + "?" + url.Values{"after": {last.String()}}.Encode()
+			d.Next = withQuery(d.All, "after", last.String())
 		}
 	}
 	return d, nil
@@ -334,7 +333,7 @@ func (u *UI) letterPage(r *http.Request, s *snapshot) (*view, error) {
 	if t := s.typ(l.Type); t != nil {
 		row = u.typeRow(t)
 	}
-	d := &messageData{Row: row, Kind: "Dead letter", Name: l.ID.String(), Back: u.link("dead") + "?" + url.Values{"type": {l.Type}}.Encode(), BackName: "All dead letters of " + l.Type,
+	d := &messageData{Row: row, Kind: "Dead letter", Name: l.ID.String(), Back: withQuery(u.link("dead"), "type", l.Type), BackName: "All dead letters of " + l.Type,
 		Facts: []fact{{Name: "reason", Value: l.Reason}, {Name: "died", Value: date(l.Time)}, {Name: "attempts", Value: count(l.Attempts)}, {Name: "given up by", Value: cmp.Or(l.Worker, "–")},
 			{Name: "published", Value: date(l.ID.Time())}}, Headers: u.headersOf(l.Headers)}
 	if u.readOnly(r) == "" {
@@ -361,7 +360,7 @@ func (u *UI) letterPayload(w http.ResponseWriter, r *http.Request) {
 // headersOf returns headers, sorted. Values are hidden if payloads are.
 func (u *UI) headersOf(m map[string]string) []header {
 	var all []header
-	for _, k := range slices.Sorted(keys(m)) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, header{k, u.headerValue(m[k])})
 	}
 	return all

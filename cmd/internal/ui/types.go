@@ -217,6 +217,14 @@ func pageNumber(q url.Values) (int, error) {
 	return page, nil
 }
 
+// pageText is the inverse of pageNumber: the value of the parameter page.
+func pageText(page int) string {
+	if page == 1 {
+		return ""
+	}
+	return strconv.Itoa(page)
+}
+
 // typesFound has the types that match a filter, with their sums.
 type typesFound struct {
 	types   []*typeState // in the requested state
@@ -280,16 +288,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	found := s.find(match, state)
 	slices.SortStableFunc(found.types, typeSorts[sorted].compare)
 	link := func(key, value string) string {
-		v := url.Values{}
-		for _, k := range []string{"q", "state", "sort"} {
-			if q.Get(k) != "" {
-				v.Set(k, q.Get(k))
-			}
-		}
-		if v.Set(key, value); value == "" {
-			v.Del(key)
-		}
-		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+		return withQuery(d.Action, "q", d.Query, "state", d.State, "sort", q.Get("sort"), key, value)
 	}
 	for k, f := range typeStates {
 		n := found.counts[k]
@@ -299,12 +298,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 		d.Sorts = append(d.Sorts, option{Value: f.value, Name: f.name, Chosen: k == sorted})
 	}
 	var shown []*typeState
-	shown, d.Pager = pageOf(found.types, page, func(page int) string {
-		if page == 1 {
-			return link("page", "")
-		}
-		return link("page", strconv.Itoa(page))
-	})
+	shown, d.Pager = pageOf(found.types, page, func(page int) string { return link("page", pageText(page)) })
 	for _, t := range shown {
 		d.Rows = append(d.Rows, u.typeRow(t))
 	}

@@ -134,6 +134,17 @@ func (u *UI) link(parts ...string) string {
 	return b.String()
 }
 
+// withQuery adds parameters to a path, names and values in turn. A later value replaces an earlier one, and an empty one leaves out its name.
+func withQuery(path string, parameters ...string) string {
+	v := url.Values{}
+	for i := 0; i < len(parameters); i += 2 {
+		if v.Set(parameters[i], parameters[i+1]); parameters[i+1] == "" {
+			v.Del(parameters[i])
+		}
+	}
+	return strings.TrimSuffix(path+"?"+v.Encode(), "?")
+}
+
 // Handler answers all requests. It serves the same paths with and without BasePath, so a proxy may strip it or not.
 func (u *UI) Handler() http.Handler {
 	mux := http.NewServeMux()
