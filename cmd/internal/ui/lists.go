@@ -276,19 +276,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 			if d.Type != "" && m.Type != d.Type {
 				continue
 			}
-			row := delayedMessage{typeLink: u.typeLink(m.Type), ID: m.ID.String(), Due: date(m.Due), In: "in " + span(m.Due.Sub(s.now)), Published: date(m.ID.Time()), Size: size(int64(len(m.Payload)))}
-			if d.Act {
-				row.Act = new(u.actLink("remove…", "remove-delayed", "type", m.Type, "slot", slotText(after)))
-			}
-			if m.Due.Before(s.now) {
-				row.In = "due for " + span(s.now.Sub(m.Due))
-			}
-			if m.Incomplete {
-				row.Wrong = "cannot be promoted: " + m.Why
-			} else if !d.Hidden {
-				row.Preview = preview(m.Payload)
-			}
-			if d.Rows = append(d.Rows, row); len(d.Rows) == pageRows {
+			if d.Rows = append(d.Rows, u.delayedRow(m, s.now, d.Act)); len(d.Rows) == pageRows {
 				break
 			}
 		}
@@ -308,6 +296,22 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 		d.Looked = "No message of this type is among the first " + count(pages*pageRows) + "."
 	}
 	return &view{template: "delayed", Title: "Delayed messages", Data: d}, nil
+}
+
+func (u *UI) delayedRow(m *queue.Message, now time.Time, act bool) delayedMessage {
+	row := delayedMessage{typeLink: u.typeLink(m.Type), ID: m.ID.String(), Due: date(m.Due), In: "in " + span(m.Due.Sub(now)), Published: date(m.ID.Time()), Size: size(int64(len(m.Payload)))}
+	if act {
+		row.Act = new(u.actLink("remove…", "remove-delayed", "type", m.Type, "slot", slotText(queue.ScheduleKeyOf(m))))
+	}
+	if m.Due.Before(now) {
+		row.In = "due for " + span(now.Sub(m.Due))
+	}
+	if m.Incomplete {
+		row.Wrong = "cannot be promoted: " + m.Why
+	} else if !u.o.HidePayloads {
+		row.Preview = preview(m.Payload)
+	}
+	return row
 }
 
 // slotText names a slot in a link.
@@ -351,9 +355,6 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := func(typ string, id queue.ID) string {
-		return withQuery(d.Action, "type", d.Type, "reason", d.Reason, "after", id.String()+"."+typ)
-	}
 	if q.Get("after") != "" {
 		d.First = withQuery(d.Action, "type", d.Type, "reason", d.Reason)
 	}
@@ -373,22 +374,35 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pageTimeout/3)
 	defer cancel()
-	for _, typ := range types {
-		if typ < afterType {
+	typ, last, err := u.findLetters(ctx, d, types, afterType, afterID)
+	switch {
+	case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // types that were not searched are reported, not taken for empty
+		d.Looked = "The search takes long: type " + typ + " and those after it were not searched yet."
+	case err != nil:
+		return nil, err
+	}
+	if d.Looked != "" || len(d.Rows) == pageRows {
+		d.Next = withQuery(d.Action, "type", d.Type, "reason", d.Reason, "after", last.String()+"."+typ)
+	}
+	return &view{template: "dead", Title: "Dead letters", Data: d}, nil
+}
+
+// findLetters adds rows for the letters after a place, until the page is full, and returns the place that it has reached.
+func (u *UI) findLetters(ctx context.Context, d *deadData, types []string, from string, after queue.ID) (typ string, last queue.ID, err error) {
+	for _, typ = range types {
+		switch {
+		case typ < from:
 			continue
-		}
-		after := queue.ID{}
-		if typ == afterType {
-			after = afterID
+		case typ > from:
+			after = queue.ID{}
 		}
 		for {
 			letters, err := u.o.Backend.Queue.DeadLetters(ctx, typ, after, pageLimit)
-			switch {
-			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // types that were not searched are reported, not taken for empty
-				d.Looked, d.Next = "The search takes long: type "+typ+" and those after it were not searched yet.", next(typ, after)
-				return &view{template: "dead", Title: "Dead letters", Data: d}, nil
-			case err != nil:
-				return nil, err
+			if err != nil {
+				return typ, after, err
+			}
+			if len(letters) == 0 {
+				break
 			}
 			for i := range letters {
 				l := &letters[i]
@@ -397,16 +411,12 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 					d.Rows = append(d.Rows, letterRow{u.typeLink(typ), l.ID.String(), u.link("dead", typ, l.ID.String()), date(l.Time), firstLine(l.Reason), count(l.Attempts), size(int64(len(l.Payload))), l.Damaged})
 				}
 				if len(d.Rows) == pageRows {
-					d.Next = next(typ, after)
-					return &view{template: "dead", Title: "Dead letters", Data: d}, nil
+					return typ, after, nil
 				}
-			}
-			if len(letters) == 0 {
-				break
 			}
 		}
 	}
-	return &view{template: "dead", Title: "Dead letters", Data: d}, nil
+	return typ, after, nil
 }
 
 func parseLetter(s string) (typ string, id queue.ID, err error) {
