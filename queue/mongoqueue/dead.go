@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -124,12 +125,10 @@ func (q *Queue) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.I
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	for len(ids) > 0 {
-		n := min(len(ids), ackKeys)
-		if _, err := q.dead.write.DeleteMany(ctx, in(headKeys(typ, ids[:n]))); err != nil {
+	for some := range slices.Chunk(ids, ackKeys) {
+		if _, err := q.dead.write.DeleteMany(ctx, in(headKeys(typ, some))); err != nil {
 			return q.explain(ctx, "remove dead letters of "+typ, err)
 		}
-		ids = ids[n:]
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -172,12 +173,10 @@ func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	for len(ids) > 0 {
-		n := min(len(ids), ackKeys)
-		if err := q.delete(ctx, headKeys(typ, ids[:n])); err != nil {
+	for some := range slices.Chunk(ids, ackKeys) {
+		if err := q.delete(ctx, headKeys(typ, some)); err != nil {
 			return q.explain(ctx, "ack "+typ, err)
 		}
-		ids = ids[n:]
 	}
 	return nil
 }

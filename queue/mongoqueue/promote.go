@@ -425,20 +425,10 @@ func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Schedu
 	next := *plan
 	next.version = newVersion()
 	for _, typ := range slices.Sorted(maps.Keys(byType)) {
-		letters := byType[typ]
-		err := p.store.bury(ctx, typ, letters)
-		if _, _, refused := refusedDocument(err); refused {
-			for i := range letters {
-				err = p.store.bury(ctx, typ, letters[i:i+1])
-				if _, _, refused = refusedDocument(err); refused {
-					slot := slots[letters[i].ID]
-					p.store.keep(slot)
-					next.letters, err = slices.DeleteFunc(slices.Clone(next.letters), func(l planLetter) bool { return l.slot == slot }), nil
-				}
-				if err != nil {
-					return false, err
-				}
-			}
+		refused, err := p.buryType(ctx, typ, byType[typ])
+		for _, id := range refused {
+			p.store.keep(slots[id])
+			next.letters = slices.DeleteFunc(slices.Clone(next.letters), func(l planLetter) bool { return l.slot == slots[id] })
 		}
 		if err != nil {
 			return false, err
@@ -450,4 +440,21 @@ func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Schedu
 	swapped, err := p.store.swapPlan(ctx, plan.version, next)
 	*plan = next
 	return swapped && err == nil, err
+}
+
+// buryType stores dead letters of one type, and returns those that the server refuses. It stores them one by one if it refuses any.
+func (p *promoter) buryType(ctx context.Context, typ string, letters []queue.DeadLetter) (refused []queue.ID, err error) {
+	err = p.store.bury(ctx, typ, letters)
+	if _, _, some := refusedDocument(err); !some {
+		return nil, err
+	}
+	for i := range letters {
+		err := p.store.bury(ctx, typ, letters[i:i+1])
+		if _, _, this := refusedDocument(err); this {
+			refused = append(refused, letters[i].ID)
+		} else if err != nil {
+			return refused, err
+		}
+	}
+	return refused, nil
 }

@@ -290,14 +290,12 @@ func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (c
 	if err := q.enter(ctx); err != nil {
 		return 0, err
 	}
-	for len(slots) > 0 {
-		n := min(len(slots), plannedMost)
-		done, err := q.promoter.cancel(ctx, slots[:n])
+	for some := range slices.Chunk(slots, plannedMost) {
+		done, err := q.promoter.cancel(ctx, some)
 		cancelled += done
 		if err != nil {
 			return cancelled, q.explain(ctx, "cancel delayed messages", err)
 		}
-		slots = slots[n:]
 	}
 	return cancelled, nil
 }
