@@ -25,12 +25,8 @@ func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []que
 			if err != nil {
 				return fmt.Errorf("headers of message %d: %w", i, err)
 			}
-			payload := l.Payload
-			if payload == nil {
-				payload = []byte{} // nil would be NULL
-			}
 			if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_dead (type, id, payload, headers, reason, attempts, worker, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-				typ, l.ID[:], payload, headers, l.Reason, int64(l.Attempts), l.Worker, l.Time.UnixMilli()); err != nil {
+				typ, l.ID[:], blob(l.Payload), headers, l.Reason, int64(l.Attempts), l.Worker, l.Time.UnixMilli()); err != nil {
 				return err
 			}
 		}

@@ -20,6 +20,14 @@ func encodeHeaders(headers map[string]string) (any, error) {
 	return string(b), err
 }
 
+// blob returns b as a value that is not NULL.
+func blob(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
 // maxHeaderText is the greatest length of the headers of a message in JSON, in bytes: each of their
 // bytes may take six, as \u0001.
 const maxHeaderText = 6*queue.MaxHeaders + 6*queue.MaxHeaderCount + 2

@@ -65,14 +65,10 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 			if err != nil {
 				return fmt.Errorf("headers of message %d: %w", i, err)
 			}
-			payload := m.Payload
-			if payload == nil {
-				payload = []byte{} // nil would be NULL
-			}
 			// rule: a settled message is not stored again, see queuedriver.SettledFor
 			if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_delayed (due, type, id, payload, headers)
 				SELECT ?, ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM queue_delayed_settled WHERE id = ?)`,
-				m.Due.UnixMilli(), m.Type, m.ID[:], payload, headers, m.ID[:]); err != nil {
+				m.Due.UnixMilli(), m.Type, m.ID[:], blob(m.Payload), headers, m.ID[:]); err != nil {
 				return err
 			}
 		}
@@ -188,16 +184,10 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 		}
 		s := sequences[m.Type]
 		if s == nil {
-			s = &queuedriver.Sequence{}
-			var producer, n int64
-			var used *int64 // null: an earlier version has used it, possibly just now
-			if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
+			var err error
+			if s, err = readSequence(tx, m.Type, now); err != nil {
 				return 0, 0, err
 			}
-			if s.Used = now.Passed.Milliseconds(); used != nil {
-				s.Used = *used
-			}
-			s.Producer, s.N = uint64(producer), uint64(n)
 			sequences[m.Type] = s
 		}
 		before := *s
@@ -239,16 +229,35 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 			buried++
 		}
 	}
+	return promoted, buried, writeSequences(tx, sequences)
+}
+
+func readSequence(tx *sqlitedb.Tx, typ string, now queuedriver.Moment) (*queuedriver.Sequence, error) {
+	s := &queuedriver.Sequence{}
+	var producer, n int64
+	var used *int64 // null: an earlier version has used it, possibly just now
+	if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, typ); err != nil {
+		return nil, err
+	}
+	if s.Used = now.Passed.Milliseconds(); used != nil {
+		s.Used = *used
+	}
+	s.Producer, s.N = uint64(producer), uint64(n)
+	return s, nil
+}
+
+// writeSequences stores the sequences by type, and registers the types.
+func writeSequences(tx *sqlitedb.Tx, sequences map[string]*queuedriver.Sequence) error {
 	for typ, s := range sequences {
 		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_sequences (type, producer, n, at, used) VALUES (?, ?, ?, ?, ?)`,
 			typ, int64(s.Producer), int64(s.N), s.At, s.Used); err != nil {
-			return 0, 0, err
+			return err
 		}
 		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_types (type) VALUES (?)`, typ); err != nil {
-			return 0, 0, err
+			return err
 		}
 	}
-	return promoted, buried, nil
+	return nil
 }
 
 // promotedTypes returns the types of the messages that were promoted.

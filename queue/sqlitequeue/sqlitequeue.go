@@ -149,17 +149,10 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 		return nil, explain("open", err)
 	}
 	err = db.Migrate(ctx, slices.Concat(ddl, delayedDDL)...)
-	if err == nil {
-		err = db.AddColumn(ctx, "queue_files", generationColumn)
-	}
-	if err == nil {
-		err = db.AddColumn(ctx, "queue_files", placeColumn)
-	}
-	if err == nil {
-		err = db.AddColumn(ctx, "queue_delayed_settled", settledColumn)
-	}
-	if err == nil {
-		err = db.AddColumn(ctx, "queue_sequences", usedColumn)
+	for _, added := range [][2]string{{"queue_files", generationColumn}, {"queue_files", placeColumn}, {"queue_delayed_settled", settledColumn}, {"queue_sequences", usedColumn}} {
+		if err == nil {
+			err = db.AddColumn(ctx, added[0], added[1])
+		}
 	}
 	if err != nil {
 		_ = db.Close()
@@ -200,15 +193,11 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	rows := make([]any, 0, 4*len(msgs))
 	for i := range msgs {
 		m := &msgs[i]
-		payload := m.Payload
-		if payload == nil {
-			payload = []byte{} // nil would be NULL
-		}
 		headers, err := encodeHeaders(m.Headers)
 		if err != nil {
 			return &queue.InsertError{Refused: true, Err: fmt.Errorf("sqlitequeue: headers of message %d: %w", i, err)}
 		}
-		rows = append(rows, typ, m.ID[:], payload, headers)
+		rows = append(rows, typ, m.ID[:], blob(m.Payload), headers)
 	}
 	written := false
 	err := q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
