@@ -104,20 +104,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if err := fillRandom(&nonce); err != nil {
 		return false, err
 	}
-	tmp := filepath.Join(toDir, TempName(h.typ, h.generation, nonce))
-	err = c.write(to, tmp)
-	if err == nil {
-		// A file that another process has created there meanwhile is not replaced.
-		if err = to.Link(tmp, target); errors.Is(err, fs.ErrExist) {
-			err = &CopyConflict{Path: path, Target: target, Removed: errors.Is(ReadLink(to, target).Err, fs.ErrNotExist)}
-		} else if err != nil {
-			err = ioError("create", target, err)
-		}
-	}
-	if rerr := ignoreNotExist(to.Remove(tmp)); err == nil && rerr != nil {
-		err = ioError("remove", tmp, rerr)
-	}
-	if err != nil {
+	if err := c.create(to, filepath.Join(toDir, TempName(h.typ, h.generation, nonce)), target); err != nil {
 		return false, err
 	}
 	if err := to.SyncDir(toDir); err != nil {
@@ -177,6 +164,23 @@ func (c *copying) each(f func(b []byte, off int64) error) error {
 		}
 	}
 	return nil
+}
+
+// create makes a durable copy under the name tmp, and then gives it the name target instead.
+func (c *copying) create(to FS, tmp, target string) error {
+	err := c.write(to, tmp)
+	if err == nil {
+		// A file that another process has created there meanwhile is not replaced.
+		if err = to.Link(tmp, target); errors.Is(err, fs.ErrExist) {
+			err = &CopyConflict{Path: c.path, Target: target, Removed: errors.Is(ReadLink(to, target).Err, fs.ErrNotExist)}
+		} else if err != nil {
+			err = ioError("create", target, err)
+		}
+	}
+	if rerr := ignoreNotExist(to.Remove(tmp)); err == nil && rerr != nil {
+		err = ioError("remove", tmp, rerr)
+	}
+	return err
 }
 
 // write makes a durable copy under a temporary name.
