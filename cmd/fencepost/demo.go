@@ -70,7 +70,7 @@ With --ui it also serves the pages of fencepost ui, prints their address, and ke
 			defer cancel()
 			defer cli.OnSignals(stop, func() { os.Exit(cli.ExitStopped) })()
 			d.stopped = stopped.Done()
-			d.out, d.err = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			d.out = cmd.OutOrStdout()
 			err := d.run(ctx)
 			if cause := context.Cause(ctx); err != nil && cause != nil {
 				err = fmt.Errorf("%w (%w)", cause, err)
@@ -112,7 +112,7 @@ type demo struct {
 	lease            time.Duration
 	keep, ui         bool
 	stopped          <-chan struct{} // closed by the first signal
-	out, err         io.Writer
+	out              io.Writer
 
 	originals map[string]original // by path relative to the source
 	types     []string
@@ -123,9 +123,8 @@ type demo struct {
 }
 
 type original struct {
-	typ  string
-	size int64
-	sum  [sha256.Size]byte
+	typ string
+	sum [sha256.Size]byte
 }
 
 func (d *demo) say(format string, args ...any) { printable.Fprintf(d.out, format+"\n", args...) }
@@ -248,7 +247,7 @@ func (d *demo) scan() error {
 		if err != nil {
 			return err
 		}
-		d.originals[rel] = original{typeOf(rel), int64(len(content)), sha256.Sum256(content)}
+		d.originals[rel] = original{typeOf(rel), sha256.Sum256(content)}
 		d.bytes += int64(len(content))
 		return nil
 	})
