@@ -77,7 +77,7 @@ func (s *lineSource) next() ([]byte, string, error) {
 	for {
 		payload, err := s.lines.Next()
 		switch {
-		case errors.As(err, new(*lines.TooLongError)):
+		case errors.Is(err, lines.ErrTooLong):
 			where := s.where(1)
 			return nil, where, &inputError{where, errTooLong}
 		case err != nil:

@@ -93,13 +93,12 @@ func (s *Server) problem(err error) *problem {
 func (s *Server) bodyProblem(err error) *problem {
 	var told *problem
 	var tooLong *http.MaxBytesError
-	var longLine *lines.TooLongError
 	switch {
 	case errors.As(err, &told):
 		return told
 	case errors.As(err, &tooLong):
 		return newProblem(http.StatusRequestEntityTooLarge, "too_large", reference, "the body has more than %d bytes", tooLong.Limit)
-	case errors.As(err, &longLine):
+	case errors.Is(err, lines.ErrTooLong):
 		return newProblem(http.StatusRequestEntityTooLarge, "too_large", reference, "the line has more than %d bytes", maxLine)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return newProblem(http.StatusRequestTimeout, "too_slow", "send it again, without pauses", "the body did not arrive in time")

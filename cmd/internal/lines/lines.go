@@ -23,10 +23,8 @@ type Reader struct {
 	buf []byte
 }
 
-// TooLongError is the error for a line longer than Max. Only its beginning was read.
-type TooLongError struct{ Read int }
-
-func (e *TooLongError) Error() string { return "the line is too long" }
+// ErrTooLong is the error for a line longer than Max. Only its beginning was read.
+var ErrTooLong = errors.New("the line is too long")
 
 // Next returns the next line without its newline, valid until the next call, and io.EOF after the last one. The last one needs no
 // newline. A carriage return is part of the line.
@@ -46,7 +44,7 @@ func (r *Reader) Next() ([]byte, error) {
 			return r.buf[:len(r.buf)-1], nil
 		case errors.Is(err, bufio.ErrBufferFull):
 			if len(r.buf) > r.Max+1 {
-				return nil, &TooLongError{len(r.buf)}
+				return nil, ErrTooLong
 			}
 			if r.Grow != nil {
 				if err := r.Grow(len(r.buf)); err != nil {
