@@ -93,9 +93,6 @@ func (w *Writer) Path() string { return w.path }
 // FileID returns the file's identity.
 func (w *Writer) FileID() FileID { return w.header.fileID }
 
-// Epoch returns the epoch given to Open.
-func (w *Writer) Epoch() uint64 { return w.epoch }
-
 // NextIndex returns the index of the next record to be appended.
 func (w *Writer) NextIndex() uint64 {
 	w.mu.Lock()
