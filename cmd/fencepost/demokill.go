@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // The worker that the demo kills, and the takeover of its type.
@@ -48,10 +49,8 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 				return 0, "", err
 			}
 		}
-		select {
-		case <-time.After(demoPoll):
-		case <-ctx.Done():
-			return 0, "", ctx.Err()
+		if err := wait.For(ctx, demoPoll); err != nil {
+			return 0, "", err
 		}
 		if d.allExited() {
 			for i := range d.procs {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -92,13 +92,9 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			said, cause = reason, err
 		}
 		if !over {
-			t := time.NewTimer(connectEvery/2 + rand.N(connectEvery/2))
-			select {
-			case <-t.C:
+			if wait.For(attempt, wait.AtLeastHalf(connectEvery)) == nil {
 				continue
-			case <-attempt.Done():
 			}
-			t.Stop()
 			if ctx.Err() != nil {
 				return none, fmt.Errorf("connect: %w", context.Cause(ctx))
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/mongowire"
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // proxy connects a program to the server. It forwards everything and records inserts. An armed fault affects the next inserts.
@@ -274,7 +275,7 @@ func (p *proxy) wait(c *conn) {
 		p.mu.Lock()
 		left := time.Until(p.stall)
 		p.mu.Unlock()
-		if left <= 0 || !sleep(min(left, 50*time.Millisecond), c.done) {
+		if left <= 0 || !wait.Unless(c.done, min(left, 50*time.Millisecond)) {
 			return
 		}
 	}
@@ -284,21 +285,9 @@ func (p *proxy) wait(c *conn) {
 func (p *proxy) deliver(c *conn, m wireMessage, after time.Duration) {
 	_ = c.client.SetLinger(0)
 	c.client.Close()
-	sleep(after, p.closed)
+	wait.Unless(p.closed, after)
 	_ = c.server.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err := c.server.Write(m); err == nil {
-		sleep(30*time.Second, c.done) // until the response arrives
-	}
-}
-
-// sleep waits for d. It returns false early if done is closed.
-func sleep(d time.Duration, done <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-done:
-		return false
+		wait.Unless(c.done, 30*time.Second) // until the response arrives
 	}
 }

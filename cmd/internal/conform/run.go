@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
@@ -302,7 +303,7 @@ func (r *runner) full(ctx context.Context, lines []*line) error {
 			return context.Cause(ctx)
 		}
 	}
-	sleep(max(lookAgain, 3*time.Since(began)), ctx.Done()) // a program that ignores the limit sends more in that time
+	_ = wait.For(ctx, max(lookAgain, 3*time.Since(began))) // a program that ignores the limit sends more in that time
 	if n, _ := r.record.count(typeLimited); n > limit {
 		r.add("%d messages of type %s were sent while its backlog limit was %d and nothing was drained", n, typeLimited, limit)
 	}

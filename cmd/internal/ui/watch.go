@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"golang.org/x/sync/errgroup"
@@ -169,12 +170,7 @@ func (w *watcher) run(ctx context.Context) {
 		close(w.changed)
 		w.changed = make(chan struct{})
 		w.mu.Unlock()
-		pause := time.NewTimer(w.every)
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		_ = wait.For(ctx, w.every)
 		for ctx.Err() == nil && w.idle() {
 			select {
 			case <-ctx.Done():
