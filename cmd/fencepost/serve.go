@@ -75,7 +75,7 @@ Token and certificate files are read again after they change.`,
 	}
 	f.url = cli.URLFlag(cmd)
 	f.dir = cmd.Flags().String("dir", "data", "directory of the files")
-	f.store = cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
+	f.store = store.Flag(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:9096", "address to answer at; port 0 takes a free one")
 	fl.StringSliceVar(&f.hosts, "listen-host", nil, "host name accepted in requests, in addition to the machine's own and names without a dot; repeatable")

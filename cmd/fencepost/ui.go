@@ -62,7 +62,7 @@ matter how many pages are open.`,
 	}
 	f.url = cli.URLFlag(cmd)
 	f.dir = cmd.Flags().String("dir", "data", "directory of the files")
-	f.store = cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
+	f.store = store.Flag(cmd)
 	cmd.Flags().StringVar(&f.listen, "listen", "127.0.0.1:9095", "address of the pages; port 0 takes a free one")
 	cmd.Flags().StringSliceVar(&f.hosts, "listen-host", nil, "host name accepted in requests, in addition to the machine's own and names without a dot; repeatable")
 	cmd.Flags().BoolVar(&f.write, "write", false, "offer actions on the pages; without it nothing can be changed there")
