@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -54,10 +53,6 @@ func (s *deadSelection) add(cmd *cobra.Command) {
 // filters reports whether the selection leaves letters out.
 func (s *deadSelection) filters() bool {
 	return len(s.types) > 0 || s.reason != "" || !s.since.IsZero()
-}
-
-func noDead(name string) error {
-	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no dead letter of %s matches", name)}
 }
 
 // letterRow is one letter in json output.
@@ -127,7 +122,7 @@ func deadLsCommand() *cobra.Command {
 				_, err = printable.Fprintf(cmd.OutOrStdout(), "no dead letters\n")
 			}
 			if err == nil && len(rows) == 0 && s.filters() {
-				return noDead(b.Name)
+				return noMatch(deadLetter, b)
 			}
 			return err
 		})
@@ -172,7 +167,7 @@ func deadShowCommand() *cobra.Command {
 				return printLetter(cmd, output.Value, l)
 			})
 			if err == nil && !found {
-				return noDead(b.Name)
+				return noMatch(deadLetter, b)
 			}
 			return err
 		})
@@ -264,18 +259,7 @@ func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 	if err != nil {
 		return err
 	}
-	return a.found(b, o.Chosen, o.Missing)
-}
-
-// found returns an error if nothing was chosen, or IDs are missing.
-func (a *deadAction) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
-	switch {
-	case chosen == 0:
-		return noDead(b.Name)
-	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, for example %s", len(missing), missing[0])}
-	}
-	return nil
+	return found(deadLetter, b, o.Chosen, o.Missing)
 }
 
 func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
@@ -293,7 +277,7 @@ func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.
 	if err != nil {
 		return err
 	}
-	return a.found(b, len(rows), missing)
+	return found(deadLetter, b, len(rows), missing)
 }
 
 func deadRequeueCommand() *cobra.Command {

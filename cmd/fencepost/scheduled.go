@@ -34,10 +34,6 @@ type delayedSelection struct{ selection }
 
 func (s *delayedSelection) delayed() admin.Delayed { return admin.Delayed{Types: s.types, IDs: s.ids} }
 
-func noDelayed(name string) error {
-	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no delayed message of %s matches", name)}
-}
-
 // delayedRow is one message in json output.
 type delayedRow struct {
 	Type      string    `json:"type"`
@@ -102,7 +98,7 @@ func scheduledLsCommand() *cobra.Command {
 				_, err = printable.Fprintf(cmd.OutOrStdout(), "no delayed messages\n")
 			}
 			if err == nil && len(rows) == 0 && len(s.types) > 0 {
-				return noDelayed(b.Name)
+				return noMatch(delayedMessage, b)
 			}
 			return err
 		})
@@ -176,7 +172,7 @@ func scheduledRmCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return s.found(b, o.Chosen, o.Missing)
+			return found(delayedMessage, b, o.Chosen, o.Missing)
 		})
 	}
 	return cmd
@@ -202,16 +198,5 @@ func (s *delayedSelection) list(ctx context.Context, cmd *cobra.Command, b *fenc
 	if err != nil {
 		return err
 	}
-	return s.found(b, len(rows), missing)
-}
-
-// found returns an error if nothing was chosen, or IDs are missing.
-func (s *delayedSelection) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
-	switch {
-	case chosen == 0:
-		return noDelayed(b.Name)
-	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, for example %s", len(missing), missing[0])}
-	}
-	return nil
+	return found(delayedMessage, b, len(rows), missing)
 }

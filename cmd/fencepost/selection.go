@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
@@ -36,6 +39,28 @@ func (s *selection) parse(cmd *cobra.Command, args []string) error {
 			return cli.Usagef("%w; %s ls prints the IDs", err, cmd.Parent().CommandPath())
 		}
 		s.ids = append(s.ids, id)
+	}
+	return nil
+}
+
+// What a selection chooses from, in errors.
+const (
+	deadLetter     = "dead letter"
+	delayedMessage = "delayed message"
+)
+
+// noMatch returns the error of a command that has found none of what it looks for.
+func noMatch(what string, b *fencepost.Backend) error {
+	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s of %s matches", what, b.Name)}
+}
+
+// found returns an error if nothing was chosen, or IDs are missing.
+func found(what string, b *fencepost.Backend, chosen int, missing []queue.ID) error {
+	switch {
+	case chosen == 0:
+		return noMatch(what, b)
+	case len(missing) > 0:
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not %ss, for example %s", len(missing), what, missing[0])}
 	}
 	return nil
 }
