@@ -19,7 +19,7 @@ import (
 // FollowOptions are the options of Follow. The zero value follows from the first record on.
 type FollowOptions struct {
 	FS   FS            // defaults to OS()
-	From uint64        // index of the first record to return
+	From uint64        // index of the first record to return; it may be in a successor, or not exist yet
 	Poll time.Duration // interval between two polls; defaults to 100 ms
 
 	// Unsynced also returns records that are not durable yet: they arrive sooner, and may still be
@@ -98,13 +98,13 @@ func (f *Follower) succeed() (bool, error) {
 		}
 		return false, f.checkName()
 	}
-	path := this.sibling(this.Type, this.Sealed.Generation)
-	next, err := f.open(path, this.Next)
+	path, from := this.sibling(this.Type, this.Sealed.Generation), max(f.o.From, this.Next)
+	next, err := f.open(path, from)
 	if errors.Is(err, fs.ErrNotExist) {
 		if path, err = f.behindMissing(&this); path == "" || err != nil {
 			return false, err // its writer, or the next one, has yet to create it
 		}
-		next, err = f.open(path, this.Next)
+		next, err = f.open(path, from)
 	}
 	if err != nil {
 		return false, err

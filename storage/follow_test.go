@@ -82,6 +82,30 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// TestFollowFromALaterFile: a reader that resumes may name the first file, and an index of a later one, or of one that does not exist yet.
+func TestFollowFromALaterFile(t *testing.T) {
+	for _, from := range []uint64{10, 25, 49, 50, 52} {
+		synctest.Test(t, func(t *testing.T) {
+			mem := chainMem(t, 5)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			out, failed := follow(t, ctx, mem, storage.FollowOptions{From: from})
+			time.Sleep(time.Second)
+			w := mustOpen(t, "/d", 100, storage.Options{FS: mem})
+			w, err := w.Rotate(ctx, nil)
+			must(t, err)
+			mustAppend(t, w, messages(50, 5))
+			must(t, w.Close())
+			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			if first := (<-out).Index; first != from || len(out) != int(54-from) {
+				t.Errorf("from %d: begins at %d, and %d more", from, first, len(out))
+			}
+		})
+	}
+}
+
 // TestFollowReturnsWhatIsDurable: a batch whose writeback failed is in the page cache but not on the device. A follower does not
 // return it, whichever descriptor got the error.
 func TestFollowReturnsWhatIsDurable(t *testing.T) {
@@ -229,11 +253,13 @@ func TestFollowPastWhatWasReplaced(t *testing.T) {
 		mustAppend(t, w, messages(20, 10))
 		must(t, w.Close())
 		must(t, mem.Remove(generation(2)))
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		out, failed := follow(t, ctx, mem, storage.FollowOptions{})
-		if err := <-failed; !errors.Is(err, context.DeadlineExceeded) || len(out) != 30 {
-			t.Errorf("%d records, %v", len(out), err)
+		for _, from := range []uint64{0, 25} {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			out, failed := follow(t, ctx, mem, storage.FollowOptions{From: from})
+			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) || len(out) != int(30-from) {
+				t.Errorf("from %d: %d records, %v", from, len(out), err)
+			}
 		}
 	})
 }
