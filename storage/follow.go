@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -36,7 +37,8 @@ type Follower struct {
 	o    FollowOptions
 	path string
 	r    *Reader
-	late bool // a successor has a name although the last look at the current file found no seal
+	next uint64 // index after the last returned record
+	late bool   // a successor has a name, or the file was removed, although the last look at the file found no seal
 }
 
 // Follow opens the file at path; errors are those of OpenReader.
@@ -51,6 +53,7 @@ func Follow(path string, o FollowOptions) (*Follower, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.next = max(o.From, f.r.FirstIndex())
 	return f, nil
 }
 
@@ -65,17 +68,23 @@ func (f *Follower) Path() string { return f.path }
 // Next waits for the next batch and returns its records, which are valid until the next call. It
 // fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError if the path no
 // longer names the open file, and with a *ChainError if the next file does not continue this one, or
-// is missing although later ones exist.
+// is missing although later ones exist, or if records were removed with old files before they were read.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		recs, err := f.r.NextBatch()
-		if !errors.Is(err, io.EOF) {
-			return recs, err
+		more := false
+		switch {
+		case err == nil:
+			f.next = recs[len(recs)-1].Index + 1
+			return recs, nil
+		case errors.Is(err, io.EOF):
+			more, err = f.succeed()
+		case errors.Is(err, fs.ErrNotExist): // in a store, where the rest of a removed file cannot be read
+			more, err = f.skipRemoved(err)
 		}
-		more, err := f.succeed()
 		if err != nil {
 			return nil, err
 		}
@@ -93,10 +102,18 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 func (f *Follower) succeed() (bool, error) {
 	this := f.r.link()
 	if this.Sealed == nil {
-		if again, err := f.checkCut(&this); again || err != nil {
+		again, err := f.checkCut(&this)
+		if !again && err == nil {
+			err = f.checkName()
+		}
+		if again || err == nil || !f.removed() {
 			return again, err
 		}
-		return false, f.checkName()
+		if f.late {
+			return f.skipRemoved(err)
+		}
+		f.late = true // it was removed after it was sealed: on a file system the seal can still be read
+		return true, nil
 	}
 	path, from := this.sibling(this.Type, this.Sealed.Generation), max(f.o.From, this.Next)
 	next, err := f.open(path, from)
@@ -113,9 +130,57 @@ func (f *Follower) succeed() (bool, error) {
 		next.Close()
 		return false, err
 	}
-	err = f.r.Close()
+	return true, f.moveOn(path, next)
+}
+
+// moveOn continues in another file.
+func (f *Follower) moveOn(path string, next *Reader) error {
+	err := f.r.Close()
 	f.path, f.r, f.late = path, next, false
-	return true, err
+	return err
+}
+
+// removed reports whether the file was removed. Stat does not tell: in a store the name of a removed file stays.
+func (f *Follower) removed() bool {
+	file, err := f.o.FS.Open(f.path, ModeRead)
+	if err == nil {
+		file.Close()
+	}
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// skipRemoved continues in the file that has the next record, after this file was removed before it was read to its end. It returns err if
+// there is no later file, and true otherwise.
+func (f *Follower) skipRemoved(err error) (bool, error) {
+	this := f.r.link()
+	c, listErr := ReadChain(f.o.FS, filepath.Dir(f.path), this.Type)
+	if listErr != nil {
+		return false, listErr
+	}
+	c = c.From(this.Generation + 1)
+	if len(c) == 0 || !this.named() {
+		return false, err
+	}
+	if wrong := c.Check(); len(wrong) > 0 {
+		return false, wrong[0]
+	}
+	from := max(f.o.From, min(f.next, this.Next)) // this.Next is lower if records were retracted, and higher if a batch could not be read
+	at := -1
+	for i, l := range c {
+		if l.Type != "" && l.First <= from {
+			at = i
+		}
+	}
+	if at < 0 {
+		return false, &ChainError{Path: f.path, Type: this.Type, Generation: this.Generation, LostFirst: from, LostNext: c[0].First,
+			Reason: fmt.Sprintf("generation %d (%s) was removed before it was read to its end", this.Generation, f.path),
+			Remedy: "continue with the first message that is left; keep old files for longer than readers need"}
+	}
+	next, err := f.open(c[at].Path, from)
+	if err != nil {
+		return false, err
+	}
+	return true, f.moveOn(c[at].Path, next)
 }
 
 // checkCut checks whether a successor has a name although this file has no seal. again is true if the

@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -262,4 +263,68 @@ func TestFollowPastWhatWasReplaced(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFollowRemovedFiles: whenever the file that a follower reads is compacted and removed, the follower continues in the file that has its messages.
+// If that is removed, too, it reports which messages were missed.
+func TestFollowRemovedFiles(t *testing.T) {
+	for name, o := range map[string]storage.KeepOptions{"replaced": {Replaced: true}, "too old": {Size: 1}} {
+		for _, place := range []string{"disk", "slots"} {
+			t.Run(name+" "+place, func(t *testing.T) {
+				for k := range 40 {
+					synctest.Test(t, func(t *testing.T) { followRemoved(t, place, o, k) })
+				}
+			})
+		}
+	}
+}
+
+// followRemoved follows a type, whose files are continued and removed before call k of the follower.
+func followRemoved(t *testing.T, place string, o storage.KeepOptions, k int) {
+	t.Helper()
+	x, fsys := keepers[place](t)
+	removed := false
+	remove := func(n int) {
+		if n != k || removed {
+			return
+		}
+		removed = true
+		h, err := x.Open(fsys)
+		must(t, err)
+		must(t, steps(appends(h, 2), h.Ack, h.Compact, appends(h, 2), h.Ack, h.Rotate, appends(h, 2), h.Ack, h.Compact, func() error { return h.Writer.Close() }))
+		o.FS, o.Registered = fsys, x.Entry
+		_, err = storage.Keep(t.Context(), x.Dir, "orders", o)
+		must(t, err)
+	}
+	tap := storage.FS(&storagetest.Tap{FS: fsys, Before: func(c storagetest.Call) *storagetest.Fault { remove(c.N); return nil }})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	f, err := storage.Follow(x.Path(), storage.FollowOptions{FS: tap})
+	if errors.Is(err, fs.ErrNotExist) && removed { // before it was opened
+		return
+	}
+	must(t, err)
+	defer f.Close()
+	next := uint64(0)
+	for {
+		var recs []storage.Record
+		if recs, err = f.Next(ctx); err != nil {
+			break
+		}
+		for _, r := range recs {
+			if r.Index != next {
+				t.Fatalf("removed before call %d: record %d instead of %d", k, r.Index, next)
+			}
+			next++
+		}
+	}
+	if lost := (*storage.ChainError)(nil); o.Size > 0 && errors.As(err, &lost) {
+		if left, err := storage.ReadChain(fsys, x.Dir, "orders"); err != nil || lost.LostFirst != next || lost.LostNext != left[0].First {
+			t.Fatalf("removed before call %d: after record %d: %v", k, next, lost)
+		}
+		return
+	}
+	if !errors.Is(err, context.DeadlineExceeded) || !removed || next != x.Entry.DurableIndex {
+		t.Fatalf("removed before call %d: %d records, %v", k, next, err)
+	}
 }
