@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 // writer appends to the file of a type like a worker, and keeps the registry up to date.
@@ -244,6 +245,45 @@ func TestRemovedFiles(t *testing.T) {
 	}
 	if e := tail.next(); e.id != "5" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// A tail whose files are removed before it has read them says which messages it missed, and continues.
+func TestTailMissesRemovedFiles(t *testing.T) {
+	remove := make(chan func(), 1)
+	files := storage.FS(&storagetest.Tap{FS: storage.OS(), Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpStat && filepath.Base(c.Name) == storage.GenerationName("orders", 2) { // the tail looks for the successor
+			select {
+			case f := <-remove:
+				f()
+			default:
+			}
+		}
+		return nil
+	}})
+	s := start(t, func(o *Options) { o.Files.Until = func(context.Context) storage.FS { return files } })
+	w := s.writer("orders")
+	w.put(2)
+	tail := s.tail("orders", "?from=1")
+	if e := tail.next(); e.id != "1" {
+		t.Errorf("%+v", e)
+	}
+	remove <- func() {
+		for range 3 {
+			w.put(2)
+			w.rotate()
+		}
+		w.put(1)
+		for g := range uint64(3) {
+			if err := os.Remove(filepath.Join(s.dir, storage.GenerationName("orders", g+1))); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, want := range []event{{"", "2", ""}, {"", "3", ""}, {"gap", "7", `{"from_index":4,"to_index":8,`}, {"", "8", ""}} {
+		if e := tail.next(); e.event != want.event || e.id != want.id || !strings.HasPrefix(e.data, want.data) {
+			t.Errorf("%+v, want %+v", e, want)
+		}
 	}
 }
 

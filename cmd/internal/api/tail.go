@@ -115,7 +115,7 @@ type tailer struct {
 	r    *http.Request
 	out  *bufio.Writer
 	typ  string
-	from uint64
+	from uint64 // index of the next record to send
 
 	beat    time.Time // when something was last sent
 	checked time.Time // when the client was last checked
@@ -157,16 +157,23 @@ func (t *tailer) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	for {
+	defer func() { f.Close() }()
+	for sent := true; ; {
 		beat, cancel := context.WithDeadline(ctx, t.beat.Add(t.s.o.Heartbeat))
 		recs, err := f.Next(beat)
 		cancel()
 		switch {
 		case err == nil:
-			err = t.send(recs)
+			sent, err = true, t.send(recs)
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			err = t.heartbeat()
+		case errors.As(err, new(*storage.ChainError)) && sent:
+			// Old files may have been removed before they were read. If the files that are left follow one another, the client is told what it missed.
+			var again *storage.Follower
+			if again, err = t.follow(ctx); err == nil {
+				f.Close()
+				f, sent = again, false
+			}
 		}
 		if err := errors.Join(err, t.check()); err != nil {
 			return err
@@ -222,6 +229,7 @@ func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
 func (t *tailer) send(recs []storage.Record) error {
 	for i := range recs {
 		rec := &recs[i]
+		t.from = rec.Index + 1
 		if rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
 			continue
 		}
