@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -36,8 +37,8 @@ func catCommand() *cobra.Command {
 written so far. At damage to durable data it stops with exit code 3. With --salvage it reports the damage, continues after it,
 and ends with exit code 3.
 
-Given several files of one type, it prints every message once: messages that a compaction or repair copied are printed from the newest
-file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that and continues.
+Given several files of one type, in any order, it prints every message once and in order: messages that a compaction or repair copied are
+printed from the newest file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that and continues.
 
 On a terminal, control characters in payloads are escaped, as in \x1b or \n. A pipe or a file gets the payloads unchanged.
 
@@ -78,7 +79,7 @@ With --store a type stands for all its files.`,
 			c.options.From = uint64(from)
 			err = c.chains(paths)
 			for _, path := range paths {
-				if err == nil {
+				if err == nil && (!c.limited || c.left > 0) {
 					err = c.file(path)
 				}
 			}
@@ -122,18 +123,47 @@ type catter struct {
 	broken map[string][]error // with --salvage: why a file does not fit those before and after it
 }
 
-// paths returns the files that the arguments stand for.
+// paths returns the files that the arguments stand for, in the order in which they are printed.
 func (c *catter) paths(args []string) (paths []string, err error) {
 	if c.files.place != nil {
 		paths, _, err = c.files.paths("cat", args)
-		return paths, err
+		return inOrder(paths), err
 	}
 	for _, path := range args {
 		if err := readable("cat", path); err != nil {
 			return nil, err
 		}
 	}
-	return args, nil
+	return inOrder(args), nil
+}
+
+// inOrder returns each path once, and the files of a type in the order of their messages: a shell sorts orders@10000.fpl before orders@9999.fpl.
+func inOrder(paths []string) (ordered []string) {
+	chain := func(path string) chainKey {
+		k, ok := chainOf(path)
+		if !ok {
+			k.typ = "/" + path // not the name of a type
+		}
+		return k
+	}
+	generation := func(path string) uint64 {
+		_, g, _ := storage.ParseName(filepath.Base(path))
+		return g
+	}
+	byType := map[chainKey][]string{}
+	for _, path := range paths {
+		k := chain(path)
+		if !slices.ContainsFunc(byType[k], func(p string) bool { return filepath.Clean(p) == filepath.Clean(path) }) {
+			byType[k] = append(byType[k], path)
+		}
+	}
+	for _, path := range paths {
+		k := chain(path)
+		slices.SortFunc(byType[k], func(a, b string) int { return cmp.Compare(generation(a), generation(b)) })
+		ordered = append(ordered, byType[k]...)
+		delete(byType, k)
+	}
+	return ordered
 }
 
 // chains checks the files of each type among paths against each other.

@@ -2,6 +2,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,5 +51,38 @@ func TestPreview(t *testing.T) {
 		if got := preview([]byte(payload)); got != want {
 			t.Errorf("%.20q: %q, want %q", payload, got, want)
 		}
+	}
+}
+
+// The order of the arguments, in which a shell puts @10000 before @9999, is not that of the messages. A file that is named twice is printed once.
+func TestOrderOfFiles(t *testing.T) {
+	args := []string{"b/t@10000.fpl", "b/t@9999.fpl", "x.bin", "a/t@0002.fpl", "b/./t@9999.fpl", "b/u.fpl", "a/t.fpl", "y.bin", "x.bin"}
+	want := []string{"b/t@9999.fpl", "b/t@10000.fpl", "x.bin", "a/t.fpl", "a/t@0002.fpl", "b/u.fpl", "y.bin"}
+	if got := inOrder(args); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	data := t.TempDir()
+	w, err := storage.Open(t.Context(), data, "orders", 1, storage.Options{AllowOverlay: true})
+	for i := 0; err == nil && i < 3; i++ {
+		if err = w.Append([]storage.Record{{ID: []byte{1}, Payload: fmt.Append(nil, i)}}); err == nil && i < 2 {
+			w, err = w.Rotate(t.Context(), nil)
+		}
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second, third := filepath.Join(data, "orders.fpl"), filepath.Join(data, "orders@0002.fpl"), filepath.Join(data, "orders@0003.fpl")
+	if code, out, errs := runRoot(t, "cat", third, second, first); code != 0 || out != "0\n1\n2\n" {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	// Files after the last requested message are not read, as what follows it in its file.
+	if err := os.Truncate(second, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := runRoot(t, "cat", "--salvage", "--count", "1", "--format", "raw", first, second, third); code != 0 || out != "0" || errs != "" {
+		t.Errorf("%d %q %q", code, out, errs)
 	}
 }
