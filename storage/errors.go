@@ -454,7 +454,11 @@ func (e *LimitError) Error() string {
 	if e.Record >= 0 {
 		where = fmt.Sprintf("record %d: ", e.Record)
 	}
-	return fmt.Sprintf("storage: %s%s is %d, allowed is at most %d (and at least 1 for an ID)", where, e.What, e.Got, e.Max)
+	allowed := fmt.Sprintf("at most %d", e.Max)
+	if e.Got < 1 {
+		allowed = "at least 1" // an ID is not empty
+	}
+	return fmt.Sprintf("storage: %s%s is %d, allowed is %s", where, e.What, e.Got, allowed)
 }
 
 // Is makes the error ErrLimit.

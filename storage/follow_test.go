@@ -179,6 +179,20 @@ func TestFollowRealFile(t *testing.T) {
 	}
 }
 
+// TestReadAfterClose: a closed reader returns nothing, not even the rest of the last batch.
+func TestReadAfterClose(t *testing.T) {
+	w := mustOpen(t, t.TempDir(), 1, storage.Options{})
+	mustAppend(t, w, messages(0, 5))
+	must(t, w.Close())
+	r, err := storage.OpenReader(w.Path(), storage.ReaderOptions{})
+	must(t, err)
+	_, err = r.Next()
+	must(t, errors.Join(err, r.Close(), r.Close()))
+	if rec, err := r.Next(); !errors.Is(err, storage.ErrClosed) {
+		t.Errorf("record %d, %v", rec.Index, err)
+	}
+}
+
 // TestFollowBrokenChain: if the files do not follow one another, a follower reports that. It neither waits for records that will
 // never arrive nor continues in another file.
 func TestFollowBrokenChain(t *testing.T) {

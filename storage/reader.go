@@ -339,6 +339,6 @@ func (r *Reader) Close() error {
 		return nil
 	}
 	err := r.file.Close()
-	r.file = nil
+	r.file, r.left = nil, nil
 	return ioError("close", r.path, err)
 }

@@ -254,7 +254,7 @@ func readable(command, arg string) error {
 	if isEmbeddedDatabase(arg) {
 		what = "belongs to the embedded database, which holds queue, registry and locks; leave it there"
 	}
-	return cli.Usagef("%s %s; name a type's file, such as %s, or the directory", arg, what, filepath.Join(filepath.Dir(arg), storage.FileName("orders")))
+	return cli.Usagef("%s %s; name a type's file, such as %s", arg, what, filepath.Join(filepath.Dir(arg), storage.FileName("orders")))
 }
 
 // isEmbeddedDatabase reports whether a file belongs to an SQLite database.

@@ -489,7 +489,9 @@ func TestTail(t *testing.T) {
 			t.Errorf("%s: %+v", query, e)
 		}
 	}
-	s.do("GET", "/v1/types/orders/tail", "", "Last-Event-ID", "x").want(t, 400, "malformed")
+	for _, last := range []string{"x", "18446744073709551615"} {
+		s.do("GET", "/v1/types/orders/tail", "", "Last-Event-ID", last).want(t, 400, "malformed")
+	}
 	s.do("GET", "/v1/types/orders/tail?from=x", "").want(t, 400, "malformed")
 	s.do("GET", "/v1/types/none/tail", "").want(t, 404, "no_such_type")
 	// A stop ends it.

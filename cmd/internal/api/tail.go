@@ -91,7 +91,7 @@ func (s *Server) beginning(ctx context.Context, typ string, from *cli.Place) (ui
 // tailFrom returns the place where a tail begins; nil: the end.
 func tailFrom(r *http.Request) (*cli.Place, error) {
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		index, err := strconv.ParseUint(last, 10, 64)
+		index, err := strconv.ParseUint(last, 10, 63) // so that the next index does not begin at 0 again
 		if err != nil {
 			return nil, malformed("send the id of the last event, or leave it out", "Last-Event-ID is not an index")
 		}

@@ -247,8 +247,11 @@ func (c *Count) Set(v string) error {
 		num, factor = strings.TrimSuffix(num, "M"), 1e6
 	}
 	f, err := strconv.ParseFloat(num, 64)
-	if f *= factor; err != nil || f < 0 || f > 1e15 || f != math.Trunc(f) {
+	switch f *= factor; {
+	case err != nil || f < 0 || f != math.Trunc(f):
 		return fmt.Errorf("%q is not a whole number of 0 or more; write it as in 1000, 5k or 1e6", v)
+	case f > 1e15: // not every whole number above 2^53 is a float64
+		return fmt.Errorf("%q is too large; it is at most 1e15", v)
 	}
 	*c = Count(f)
 	return nil
