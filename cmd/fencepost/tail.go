@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -41,7 +42,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			defer cli.OnSignals(cancel, cancel)()
+			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })() // nobody may be reading the output
 			if err := files.open(ctx); err != nil {
 				return err
 			}
@@ -57,12 +58,16 @@ cut, renamed or a copy. Formats are those of cat.`,
 			from := uint64(begin)
 			if !cmd.Flags().Changed("from") {
 				var err error
-				if path, from, err = t.last(path, uint64(lines)); err != nil {
+				if path, from, err = t.last(ctx, path, uint64(lines)); err != nil {
 					return err
 				}
 			}
 			if !follow {
-				return errors.Join(t.print(path, from), t.files.CheckEnd(ctx, t.fs))
+				err := t.each(ctx, path, from, t.batch)
+				if err == nil {
+					err = t.files.CheckEnd(ctx, t.fs)
+				}
+				return errors.Join(err, t.out.Flush())
 			}
 			return t.follow(ctx, path, from)
 		},
@@ -81,6 +86,7 @@ type tailer struct {
 	unsynced bool
 	fs       storage.FS    // nil: the operating system's
 	files    storage.Chain // the named file and its successors
+	skip     uint64        // how many messages at the beginning are not printed
 }
 
 // chain checks path and its successors against each other. A file whose name is not that of a type's file is read alone.
@@ -105,19 +111,57 @@ func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
 	return storage.OpenReader(path, storage.ReaderOptions{FS: t.fs, From: from, Durable: !t.unsynced})
 }
 
-// last returns the index n before the end of the newest file of the type of path, and the file
-// that has it.
-func (t *tailer) last(path string, n uint64) (string, uint64, error) {
+// last returns where to begin so that the last n messages are printed: a file and an index. It sets skip. A dead letter has an index, too, and is not
+// printed, so n indexes before the end may be too few.
+func (t *tailer) last(ctx context.Context, path string, n uint64) (string, uint64, error) {
+	newest, start, next, err := t.newest(path)
+	if err != nil {
+		return "", 0, err
+	}
+	path, first := t.fileOf(newest, start, next-min(n, next))
+	from := max(first, next-min(n, next))
+	for back := n; 0 < n && n < next; back *= 2 {
+		found := uint64(0)
+		err := t.each(ctx, path, from, func(recs []storage.Record) error {
+			for i := range recs {
+				if isMessage(&recs[i]) && recs[i].Index < next {
+					found++
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return path, from, ctx.Err() // printing reports damage
+		}
+		if t.skip = found - min(n, found); found >= n || from == 0 {
+			break
+		}
+		wanted := next - min(2*back, next)
+		older, olderFirst := t.fileOf(newest, start, wanted)
+		switch {
+		case from > first: // an older file is not read before this one
+			from = max(first, wanted)
+		case older == path:
+			return path, from, nil // it is the oldest
+		default:
+			path, first, from = older, olderFirst, max(olderFirst, wanted)
+		}
+	}
+	return path, from, nil
+}
+
+// newest returns the newest file of the type of path, its first index, and the index after its last message.
+func (t *tailer) newest(path string) (_ string, first, next uint64, err error) {
 	for {
 		r, err := t.open(path, math.MaxUint64)
 		if err != nil {
-			return "", 0, err
+			return "", 0, 0, err
 		}
 		_, err = r.Next()
 		first, next, seal, typ := r.FirstIndex(), r.NextIndex(), r.Sealed(), r.Type()
 		r.Close()
 		if !errors.Is(err, io.EOF) {
-			return "", 0, err
+			return "", 0, 0, err
 		}
 		if seal != nil {
 			successor := t.next(path)
@@ -129,37 +173,61 @@ func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 				path = successor
 				continue
 			} else if !errors.Is(err, fs.ErrNotExist) {
-				return "", 0, err
+				return "", 0, 0, err
 			}
 		}
-		from := next - min(n, next)
-		for _, l := range slices.Backward(t.files) {
-			if first <= from {
-				break
-			}
-			if l.Type != "" && l.First < first {
-				path, first = l.Path, l.First
-			}
-		}
-		return path, max(first, from), nil
+		return path, first, next, nil
 	}
 }
 
-// print prints the messages of the file and its successors from an index on.
-func (t *tailer) print(path string, from uint64) error {
+// fileOf returns the file that has an index, or the oldest file, and the first index of the file. newest is the newest file, which begins at first.
+func (t *tailer) fileOf(newest string, first, index uint64) (string, uint64) {
+	path := newest
+	for _, l := range slices.Backward(t.files) {
+		if first <= index {
+			break
+		}
+		if l.Type != "" && l.First < first {
+			path, first = l.Path, l.First
+		}
+	}
+	return path, first
+}
+
+// each calls do with the records of the file and its successors from an index on.
+func (t *tailer) each(ctx context.Context, path string, from uint64, do func([]storage.Record) error) error {
 	for {
 		r, err := t.open(path, from)
 		if err != nil {
-			return errors.Join(err, t.out.Flush())
+			return err
 		}
-		err = t.printAll(r)
+		err = eachBatch(ctx, r, do)
 		next := r.NextIndex()
 		r.Close()
 		successor := t.next(path)
 		if err != nil || successor == "" {
-			return errors.Join(err, t.out.Flush())
+			return err
 		}
 		path, from = successor, max(from, next)
+	}
+}
+
+// eachBatch calls do with the records of r, to its end.
+func eachBatch(ctx context.Context, r *storage.Reader, do func([]storage.Record) error) error {
+	for {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		recs, err := r.NextBatch()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = do(recs)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
@@ -171,22 +239,6 @@ func (t *tailer) next(path string) string {
 		return ""
 	}
 	return t.files[i+1].Path
-}
-
-// printAll prints the messages of r, to its end.
-func (t *tailer) printAll(r *storage.Reader) error {
-	for {
-		recs, err := r.NextBatch()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = t.batch(recs)
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // follow prints the messages of the file from an index on, and then new ones.
@@ -212,7 +264,11 @@ func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
 
 func (t *tailer) batch(recs []storage.Record) error {
 	for i := range recs {
-		if recs[i].Kind == storage.KindSkipped || recs[i].Kind == storage.KindLost {
+		if !isMessage(&recs[i]) {
+			continue
+		}
+		if t.skip > 0 {
+			t.skip--
 			continue
 		}
 		if err := t.out.print(&recs[i]); err != nil {
@@ -220,4 +276,9 @@ func (t *tailer) batch(recs []storage.Record) error {
 		}
 	}
 	return nil
+}
+
+// isMessage reports whether a record is a message, and no dead letter or lost one.
+func isMessage(r *storage.Record) bool {
+	return r.Kind != storage.KindSkipped && r.Kind != storage.KindLost
 }
