@@ -42,6 +42,10 @@ type Follower struct {
 }
 
 // Follow opens the file at path; errors are those of OpenReader.
+//
+// To resume, save the index of the last record that was processed, and set From to the next one. path may be any file of the type that begins
+// at or before From. If files are removed, choose one: the last file of ReadChain whose First is at most From. If all of them begin later,
+// the records in between were removed.
 func Follow(path string, o FollowOptions) (*Follower, error) {
 	o.FS = orOS(o.FS)
 	if o.Poll <= 0 {

@@ -18,7 +18,7 @@ import (
 // ReaderOptions are the options of OpenReader. The zero value reads everything.
 type ReaderOptions struct {
 	FS   FS     // defaults to OS()
-	From uint64 // index of the first record to return; opening there reads at most one additional checkpoint interval
+	From uint64 // index of the first record to return, or the file's first if that is higher; opening there reads at most one additional checkpoint interval
 
 	// Since omits records whose time is before it; zero = none. The reader starts at the last
 	// checkpoint that is preceded only by earlier records. As with From, it does not notice damage

@@ -38,13 +38,15 @@ written so far. At damage to durable data it stops with exit code 3. With --salv
 and ends with exit code 3.
 
 Given several files of one type, in any order, it prints every message once and in order: messages that a compaction or repair copied are
-printed from the newest file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that and continues.
+printed from the newest file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that,
+continues, and may print messages that a compaction or repair copied twice, with the same index.
 
 On a terminal, control characters in payloads are escaped, as in \x1b or \n. A pipe or a file gets the payloads unchanged.
 
 Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the length of the payload, 32 bit big endian,
 and the payload: the format that producer publish --format len32 reads), json (one object per line with index, id, time, epoch,
-headers, and payload, or payload_base64 if it is not UTF-8 text). In the json format, a part that --salvage cannot read appears as a
+headers, and payload, or payload_base64 if it is not UTF-8 text; of headers with the same key it has the last, and U+FFFD where a header is
+not UTF-8: Fencepost's publishers refuse such headers). In the json format, a part that --salvage cannot read appears as a
 line {"gap":{…}} with the lost indexes as far as they are known, from from_index up to but not including to_index; in the other
 formats it is reported on stderr.
 
