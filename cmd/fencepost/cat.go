@@ -88,10 +88,7 @@ With --store a type stands for all its files.`,
 			if err == nil {
 				err = c.verdict()
 			}
-			if ferr := c.out.Flush(); ferr != nil && !errors.Is(err, ferr) {
-				err = errors.Join(err, ferr)
-			}
-			return err
+			return c.out.flushed(err)
 		},
 	}
 	c.files.add(cmd, store.URLFlag(cmd))
@@ -409,6 +406,15 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 		err = w.WriteByte('\n')
 	}
 	return err
+}
+
+// flushed flushes, and joins err and the error of that. A failed write is one error, which is reported once.
+func (w *messageWriter) flushed(err error) error {
+	failed := w.Flush()
+	if failed == nil || errors.Is(err, failed) {
+		return err
+	}
+	return errors.Join(err, failed)
 }
 
 // bytes prints a payload unchanged, except on a terminal.

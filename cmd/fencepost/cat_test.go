@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
@@ -84,5 +87,24 @@ func TestOrderOfFiles(t *testing.T) {
 	}
 	if code, out, errs := runRoot(t, "cat", "--salvage", "--count", "1", "--format", "raw", first, second, third); code != 0 || out != "0" || errs != "" {
 		t.Errorf("%d %q %q", code, out, errs)
+	}
+}
+
+// An output that fails is reported once, with whatever else went wrong.
+func TestFailedOutputIsReportedOnce(t *testing.T) {
+	for _, size := range []int{1, 2 << 20} { // more than the buffer: printing fails, too
+		w := newMessageWriter(full{}, "lines")
+		other := errors.New("other")
+		err := w.flushed(w.print(&storage.Record{Payload: make([]byte, size)}))
+		if err == nil || strings.Count(err.Error(), "no space") != 1 {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if err := w.flushed(other); !errors.Is(err, other) || !errors.Is(err, syscall.ENOSPC) {
+			t.Error(err)
+		}
+	}
+	w := newMessageWriter(io.Discard, "lines")
+	if err := w.flushed(nil); err != nil {
+		t.Error(err)
 	}
 }

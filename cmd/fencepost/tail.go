@@ -67,7 +67,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 				if err == nil {
 					err = t.files.CheckEnd(ctx, t.fs)
 				}
-				return errors.Join(err, t.out.Flush())
+				return t.out.flushed(err)
 			}
 			return t.follow(ctx, path, from)
 		},
@@ -251,7 +251,7 @@ func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
 	for {
 		recs, err := f.Next(ctx)
 		if err == nil {
-			err = errors.Join(t.batch(recs), t.out.Flush())
+			err = t.out.flushed(t.batch(recs))
 		}
 		if retracted := (*storage.RetractedError)(nil); t.unsynced && errors.As(err, &retracted) {
 			return fmt.Errorf("%w; messages %d to %d printed above do not count", err, retracted.First, retracted.Next-1)
