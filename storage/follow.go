@@ -73,6 +73,7 @@ func (f *Follower) Path() string { return f.path }
 // fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError if the path no
 // longer names the open file, and with a *ChainError if the next file does not continue this one, or
 // is missing although later ones exist, or if records were removed with old files before they were read.
+// Damage in a file that a repair has replaced is no error: Next continues in the later file.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -88,6 +89,12 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 			more, err = f.succeed()
 		case errors.Is(err, fs.ErrNotExist): // in a store, where the rest of a removed file cannot be read
 			more, err = f.skipRemoved(err)
+		case errors.As(err, new(*CorruptError)):
+			// A repair may have replaced this file. Then its damage does not matter: see FORMAT.md, section 7.
+			more, _, _ = f.skip()
+			if more {
+				err = nil
+			}
 		}
 		if err != nil {
 			return nil, err
@@ -153,38 +160,55 @@ func (f *Follower) removed() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// skipRemoved continues in the file that has the next record, after this file was removed before it was read to its end. It returns err if
-// there is no later file, and true otherwise.
+// skipRemoved continues in a later file after this one was removed before it was read to its end. It returns err if there is no later file.
 func (f *Follower) skipRemoved(err error) (bool, error) {
-	this := f.r.link()
-	c, listErr := ReadChain(f.o.FS, filepath.Dir(f.path), this.Type)
-	if listErr != nil {
-		return false, listErr
-	}
-	c = c.From(this.Generation + 1)
-	if len(c) == 0 || !this.named() {
+	skipped, later, skipErr := f.skip()
+	switch {
+	case skipped || skipErr != nil:
+		return skipped, skipErr
+	case len(later) == 0:
 		return false, err
 	}
-	if wrong := c.Check(); len(wrong) > 0 {
-		return false, wrong[0]
+	this := f.r.link()
+	return false, &ChainError{Path: f.path, Type: this.Type, Generation: this.Generation, LostFirst: f.nextIndex(), LostNext: later[0].First,
+		Reason: fmt.Sprintf("generation %d (%s) was removed before it was read to its end", this.Generation, f.path),
+		Remedy: "continue with the first message that is left; keep old files for longer than readers need"}
+}
+
+// nextIndex returns the index of the next record to return.
+func (f *Follower) nextIndex() uint64 {
+	// The reader's index is lower if records were retracted, and higher if a batch could not be read.
+	return max(f.o.From, min(f.next, f.r.NextIndex()))
+}
+
+// skip continues in the newest file that has the next record, unless that is this file. It also returns the later files.
+func (f *Follower) skip() (skipped bool, later Chain, err error) {
+	this := f.r.link()
+	if !this.named() {
+		return false, nil, nil
 	}
-	from := max(f.o.From, min(f.next, this.Next)) // this.Next is lower if records were retracted, and higher if a batch could not be read
-	at := -1
-	for i, l := range c {
+	c, err := ReadChain(f.o.FS, filepath.Dir(f.path), this.Type)
+	if err != nil {
+		return false, nil, err
+	}
+	later = c.From(this.Generation + 1)
+	if wrong := later.Check(); len(wrong) > 0 {
+		return false, later, wrong[0]
+	}
+	from, path := f.nextIndex(), ""
+	for _, l := range later {
 		if l.Type != "" && l.First <= from {
-			at = i
+			path = l.Path
 		}
 	}
-	if at < 0 {
-		return false, &ChainError{Path: f.path, Type: this.Type, Generation: this.Generation, LostFirst: from, LostNext: c[0].First,
-			Reason: fmt.Sprintf("generation %d (%s) was removed before it was read to its end", this.Generation, f.path),
-			Remedy: "continue with the first message that is left; keep old files for longer than readers need"}
+	if path == "" {
+		return false, later, nil
 	}
-	next, err := f.open(c[at].Path, from)
+	next, err := f.open(path, from)
 	if err != nil {
-		return false, err
+		return false, later, err
 	}
-	return true, f.moveOn(c[at].Path, next)
+	return true, later, f.moveOn(path, next)
 }
 
 // checkCut checks whether a successor has a name although this file has no seal. again is true if the

@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -341,4 +342,41 @@ func followRemoved(t *testing.T, place string, o storage.KeepOptions, k int) {
 	if !errors.Is(err, context.DeadlineExceeded) || !removed || next != x.Entry.DurableIndex {
 		t.Fatalf("removed before call %d: %d records, %v", k, next, err)
 	}
+}
+
+// TestFollowRepairedFiles: a file whose damage was repaired into a later file no longer ends a follower.
+func TestFollowRepairedFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := chainMem(t, 2) // messages 10 to 14 are in one batch of the second file
+		w := mustOpen(t, "/d", 2, storage.Options{FS: mem})
+		mustAppend(t, w, messages(20, 1))
+		must(t, w.Close())
+		content := mem.ReadFile(generation(2))
+		content[bytes.Index(content, []byte("message 12"))] ^= 1
+		mem.WriteFile(generation(2), content)
+		read := func() (kinds map[storage.Kind]int, err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			out, failed := follow(t, ctx, mem, storage.FollowOptions{})
+			err = <-failed
+			close(out)
+			kinds = map[storage.Kind]int{}
+			next := uint64(0)
+			for r := range out {
+				if kinds[r.Kind]++; r.Index != next {
+					t.Errorf("record %d instead of %d", r.Index, next)
+				}
+				next++
+			}
+			return kinds, err
+		}
+		if kinds, err := read(); !errors.As(err, new(*storage.CorruptError)) || kinds[storage.KindMessage] != 10 {
+			t.Errorf("damaged: %v, %v", kinds, err)
+		}
+		_, err := salvaged(t, mem, 3, storage.Options{})
+		must(t, err)
+		if kinds, err := read(); !errors.Is(err, context.DeadlineExceeded) || kinds[storage.KindMessage] != 11 || kinds[storage.KindLost] != 10 {
+			t.Errorf("repaired: %v, %v", kinds, err)
+		}
+	})
 }

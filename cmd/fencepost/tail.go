@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/storage"
@@ -56,7 +57,9 @@ cut, renamed or a copy. Formats are those of cat.`,
 				return err
 			}
 			from := uint64(begin)
-			if !cmd.Flags().Changed("from") {
+			if cmd.Flags().Changed("from") {
+				path = t.fileFrom(path, from)
+			} else {
 				var err error
 				if path, from, err = t.last(ctx, path, uint64(lines)); err != nil {
 					return err
@@ -85,7 +88,7 @@ type tailer struct {
 	out      *messageWriter
 	unsynced bool
 	fs       storage.FS    // nil: the operating system's
-	files    storage.Chain // the named file and its successors
+	files    storage.Chain // the named file and its successors, without those that a compaction or repair replaced
 	skip     uint64        // how many messages at the beginning are not printed
 }
 
@@ -104,7 +107,18 @@ func (t *tailer) chain(path string) error {
 	if wrong := t.files.Check(); len(wrong) > 0 {
 		return wrong[0]
 	}
+	t.files = chain.Needed(t.files)
 	return nil
+}
+
+// fileFrom returns the newest file that has an index, or may get it, or the oldest file if all begin later.
+func (t *tailer) fileFrom(path string, index uint64) string {
+	for i, l := range t.files {
+		if i == 0 || l.Type != "" && l.First <= index {
+			path = l.Path
+		}
+	}
+	return path
 }
 
 func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
@@ -114,7 +128,7 @@ func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
 // last returns where to begin so that the last n messages are printed: a file and an index. It sets skip. A dead letter has an index, too, and is not
 // printed, so n indexes before the end may be too few.
 func (t *tailer) last(ctx context.Context, path string, n uint64) (string, uint64, error) {
-	newest, start, next, err := t.newest(path)
+	newest, start, next, err := t.newest(t.fileFrom(path, math.MaxUint64))
 	if err != nil {
 		return "", 0, err
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -57,6 +59,66 @@ func TestTailAmongDeadLetters(t *testing.T) {
 	for n, want := range map[string]int{"2": 0, "20": cli.ExitIntegrity} {
 		if code, out, errs := runRoot(t, "tail", "-n", n, first); code != want || code == 0 && out != "33\n34\n" {
 			t.Errorf("damaged, -n %s: %d %q %q", n, code, out, errs)
+		}
+	}
+}
+
+// A file whose damage was repaired into a later file is not read, whether it is between the others or the named one.
+func TestTailOfRepairedFiles(t *testing.T) {
+	data := t.TempDir()
+	open := func(epoch uint64, salvage bool) *storage.Writer {
+		t.Helper()
+		w, err := storage.Open(t.Context(), data, "orders", epoch, storage.Options{AllowOverlay: true, Salvage: salvage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	put := func(w *storage.Writer, payload string) {
+		t.Helper()
+		if err := w.Append([]storage.Record{{ID: []byte{1}, Payload: []byte(payload)}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := open(1, false)
+	put(w, "one")
+	w, err := w.Rotate(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(w, "two")
+	put(w, "to be damaged")
+	put(w, "four")
+	second := w.Path()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(second, bytes.Replace(content, []byte("to be"), []byte("is so"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w, _, err = open(2, true).Compact(t.Context(), nil, storage.CompactOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(w, "five")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"tail --from 0 " + filepath.Join(data, "orders.fpl"): "one\ntwo\nfour\nfive\n",
+		"tail --from 0 " + second:                            "two\nfour\nfive\n",
+		"tail --from 3 " + second:                            "four\nfive\n",
+		"tail -n 4 " + filepath.Join(data, "orders.fpl"):     "one\ntwo\nfour\nfive\n",
+	} {
+		if code, out, errs := runRoot(t, strings.Fields(args)...); code != 0 || out != want || errs != "" {
+			t.Errorf("%s: %d %q %q", args, code, out, errs)
 		}
 	}
 }

@@ -359,6 +359,40 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// A damaged file that was repaired into a later one is not read.
+func TestRepairedFiles(t *testing.T) {
+	s := start(t, nil)
+	w := s.writer("orders")
+	w.put(5)
+	w.rotate()
+	w.put(5)
+	w.put(1) // it proves that the others were durable
+	path := w.w.Path()
+	if err := w.w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(readFile(t, path), "r7", "r0", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	damaged, err := storage.Open(t.Context(), s.dir, "orders", 2, storage.Options{AllowOverlay: true, Salvage: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.w, _, err = damaged.Compact(t.Context(), nil, storage.CompactOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.register()
+	if p := s.page(orders + "?limit=1000"); len(p.Messages) != 8 || p.Next != 11 || !p.End {
+		t.Errorf("%+v", p)
+	}
+	tail := s.tail("orders", "?from=0")
+	for _, index := range []int{0, 1, 2, 3, 4, 5, 6, 10} {
+		if e := tail.next(); e.id != fmt.Sprint(index) {
+			t.Errorf("%+v, want %d", e, index)
+		}
+	}
+}
+
 func TestTypes(t *testing.T) {
 	s := start(t, nil)
 	for i := range 25 {

@@ -4,9 +4,16 @@ package chain
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/fencepost/fencepost/storage"
 )
+
+// Needed returns the files of a chain without problems that a compaction or repair did not replace. The others may be damaged.
+func Needed(c storage.Chain) storage.Chain {
+	replaced := c.Replaced()
+	return slices.DeleteFunc(slices.Clone(c), func(l storage.Link) bool { return replaced[l.Path] })
+}
 
 // Reader reads the records of a chain in order. It embeds the reader of its current file.
 type Reader struct {
@@ -17,6 +24,9 @@ type Reader struct {
 
 // Open opens a chain at the record From, or at the first record after it. The chain has at least one file.
 func Open(c storage.Chain, o storage.ReaderOptions) (*Reader, error) {
+	if len(c.Check()) == 0 {
+		c = Needed(c)
+	}
 	at := 0
 	for i, l := range c { // if several files have it, as after a compaction, the newest
 		if l.Type != "" && l.First <= o.From {
