@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"path/filepath"
@@ -181,7 +182,11 @@ func (c *catter) chains(paths []string) error {
 	for _, k := range keys {
 		var chain storage.Chain
 		for _, path := range byType[k] {
-			chain = append(chain, storage.ReadLink(c.files.fs(), path))
+			l := storage.ReadLink(c.files.fs(), path)
+			if errors.Is(l.Err, fs.ErrNotExist) { // removed just now, usually by keep; the others need not follow one another
+				return l.Err
+			}
+			chain = append(chain, l)
 		}
 		found := chain.Check()
 		if len(found) == 0 {

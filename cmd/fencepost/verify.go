@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -162,6 +163,9 @@ func (r *fileReport) passedOver() bool { return r.replaced && errors.Is(r.err, s
 // stopped reports whether the file was not read to its end because of a cancellation.
 func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
 
+// removed reports whether the file was removed before it was read to its end, usually by keep. Then the files that were listed need not follow one another.
+func (r *fileReport) removed() bool { return errors.Is(r.err, fs.ErrNotExist) }
+
 // verifyFiles verifies files concurrently; the reports are in the order of paths.
 func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileReport {
 	reports := make([]*fileReport, len(paths))
@@ -261,7 +265,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 	checkNames(byPath, chains, all)
 	var g errgroup.Group
 	for k, c := range chains {
-		if len(c) == 1 && !all.has(k) || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
+		if len(c) == 1 && !all.has(k) || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() || byPath[l.Path].removed() }) {
 			continue
 		}
 		wrong := c.Check()

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -127,5 +128,41 @@ func TestVerifyFilesUnderOtherNames(t *testing.T) {
 	check(cli.ExitIntegrity, other+" holds generation 1 of type o: it was renamed, or is a kept copy; rename it to o.fpl", "2 files  BAD 1  OK 1  4 messages\n")
 	if code, out, errs := runRoot(t, "verify", other); code != 0 {
 		t.Errorf("a copy named by the user: %d, %s%s", code, out, errs)
+	}
+}
+
+// A file that is removed between its listing and its reading is reported as that. The others are not reported as files that do not follow one another.
+func TestFilesRemovedMeanwhile(t *testing.T) {
+	data := t.TempDir()
+	w, err := storage.Open(t.Context(), data, "orders", 1, storage.Options{AllowOverlay: true})
+	var paths []string
+	for range 3 {
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, w.Path())
+		if err := w.Append([]storage.Record{{ID: make([]byte, 20), Payload: []byte("x")}}); err != nil {
+			t.Fatal(err)
+		}
+		w, err = w.Rotate(t.Context(), nil)
+	}
+	if err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	// The second file was removed before the listing, and the third one after it.
+	paths = []string{paths[0], paths[2]}
+	if err := os.Remove(paths[1]); err != nil {
+		t.Fatal(err)
+	}
+	reports := verifyFiles(t.Context(), paths, verifyOptions{maxMemory: 1 << 20})
+	verifyChains(t.Context(), reports, whole{{dir: data}: true}, nil)
+	for i, r := range reports {
+		if err := r.verdict(); i == 0 && err != nil || i == 1 && (!errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)) {
+			t.Errorf("verify %s: %v", r.path, err)
+		}
+	}
+	c := &catter{}
+	if err := c.chains(paths); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity) {
+		t.Errorf("cat: %v", err)
 	}
 }
