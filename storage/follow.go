@@ -90,8 +90,8 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 		case errors.Is(err, fs.ErrNotExist): // in a store, where the rest of a removed file cannot be read
 			more, err = f.skipRemoved(err)
 		case errors.As(err, new(*CorruptError)):
-			// A repair may have replaced this file. Then its damage does not matter: see FORMAT.md, section 7.
-			more, _, _ = f.skip()
+			// A repair may have replaced this file with one that begins where this one does. Then the damage does not matter: see FORMAT.md, section 7.
+			more, _, _ = f.skip(f.r.FirstIndex())
 			if more {
 				err = nil
 			}
@@ -162,7 +162,7 @@ func (f *Follower) removed() bool {
 
 // skipRemoved continues in a later file after this one was removed before it was read to its end. It returns err if there is no later file.
 func (f *Follower) skipRemoved(err error) (bool, error) {
-	skipped, later, skipErr := f.skip()
+	skipped, later, skipErr := f.skip(f.nextIndex())
 	switch {
 	case skipped || skipErr != nil:
 		return skipped, skipErr
@@ -181,8 +181,8 @@ func (f *Follower) nextIndex() uint64 {
 	return max(f.o.From, min(f.next, f.r.NextIndex()))
 }
 
-// skip continues in the newest file that has the next record, unless that is this file. It also returns the later files.
-func (f *Follower) skip() (skipped bool, later Chain, err error) {
+// skip continues in the newest file that begins at an index or earlier, unless that is this file. It also returns the later files.
+func (f *Follower) skip(index uint64) (skipped bool, later Chain, err error) {
 	this := f.r.link()
 	if !this.named() {
 		return false, nil, nil
@@ -195,16 +195,16 @@ func (f *Follower) skip() (skipped bool, later Chain, err error) {
 	if wrong := later.Check(); len(wrong) > 0 {
 		return false, later, wrong[0]
 	}
-	from, path := f.nextIndex(), ""
+	path := ""
 	for _, l := range later {
-		if l.Type != "" && l.First <= from {
+		if l.Type != "" && l.First <= index {
 			path = l.Path
 		}
 	}
 	if path == "" {
 		return false, later, nil
 	}
-	next, err := f.open(path, from)
+	next, err := f.open(path, f.nextIndex())
 	if err != nil {
 		return false, later, err
 	}

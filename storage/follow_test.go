@@ -380,3 +380,22 @@ func TestFollowRepairedFiles(t *testing.T) {
 		}
 	})
 }
+
+// TestFollowReportsDamageWithoutLoss: a later file does not make up for damage in this one, although it has the next record.
+func TestFollowReportsDamageWithoutLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := chainMem(t, 1)
+		w, err := mustOpen(t, "/d", 2, storage.Options{FS: mem}).Rotate(t.Context(), nil)
+		must(t, err)
+		must(t, w.Close())
+		content := mem.ReadFile(generation(1))
+		content[bytes.LastIndex(content, []byte("FPF1"))+20] ^= 1 // the fence of epoch 2, after which the file has no message
+		mem.WriteFile(generation(1), content)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		out, failed := follow(t, ctx, mem, storage.FollowOptions{})
+		if err := <-failed; !errors.As(err, new(*storage.CorruptError)) || len(out) != 10 {
+			t.Errorf("%d records, %v", len(out), err)
+		}
+	})
+}
