@@ -208,7 +208,7 @@ func repairCommand() *cobra.Command {
 		Use:   "repair FILE | --store ADDRESS TYPE|FILE",
 		Short: "Copy the readable messages of a damaged file into a new one beside it",
 		Long: `Repair copies every readable message of a type's newest file into a new one, while it holds the type's lock. Each message keeps its
-index. Entries of kind "lost" replace unreadable messages, and every reader reports them. The damaged file is sealed and
+index. Entries of kind "lost" replace unreadable messages; verify, cat and tail report them. The damaged file is sealed and
 otherwise not changed. Workers continue in the new one.
 
 First try to restore the damaged bytes from a copy: messages that repair marks as lost stay lost. Durable messages that are missing from

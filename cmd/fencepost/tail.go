@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -48,7 +49,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 				return err
 			}
 			defer files.close()
-			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), unsynced: unsynced, fs: files.fs()}
+			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), notes: cmd.ErrOrStderr(), unsynced: unsynced, fs: files.fs()}
 			path, err := files.one("tail", args[0], oldest)
 			if err != nil {
 				return err
@@ -86,6 +87,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 
 type tailer struct {
 	out      *messageWriter
+	notes    io.Writer // stderr
 	unsynced bool
 	fs       storage.FS    // nil: the operating system's
 	files    storage.Chain // the named file and its successors, without those that a compaction or repair replaced
@@ -276,18 +278,24 @@ func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
 	}
 }
 
+// batch prints the messages among records, and says how many of them were lost in a repair.
 func (t *tailer) batch(recs []storage.Record) error {
+	lost := 0
 	for i := range recs {
-		if !isMessage(&recs[i]) {
-			continue
-		}
-		if t.skip > 0 {
+		switch {
+		case recs[i].Kind == storage.KindLost && t.skip == 0:
+			lost++
+		case !isMessage(&recs[i]):
+		case t.skip > 0:
 			t.skip--
-			continue
+		default:
+			if err := t.out.print(&recs[i]); err != nil {
+				return err
+			}
 		}
-		if err := t.out.print(&recs[i]); err != nil {
-			return err
-		}
+	}
+	if lost > 0 {
+		printable.Fprintf(t.notes, "%d missing between index %d and %d: a repair could not read them, or gave them up\n", lost, recs[0].Index, recs[len(recs)-1].Index)
 	}
 	return nil
 }

@@ -111,13 +111,14 @@ func TestTailOfRepairedFiles(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
+	const lost = "1 missing between index 1 and 3: a repair could not read them, or gave them up\n"
 	for args, want := range map[string]string{
 		"tail --from 0 " + filepath.Join(data, "orders.fpl"): "one\ntwo\nfour\nfive\n",
 		"tail --from 0 " + second:                            "two\nfour\nfive\n",
 		"tail --from 3 " + second:                            "four\nfive\n",
 		"tail -n 4 " + filepath.Join(data, "orders.fpl"):     "one\ntwo\nfour\nfive\n",
 	} {
-		if code, out, errs := runRoot(t, strings.Fields(args)...); code != 0 || out != want || errs != "" {
+		if code, out, errs := runRoot(t, strings.Fields(args)...); code != 0 || out != want || errs != "" && errs != lost || strings.Contains(out, "two") && errs == "" {
 			t.Errorf("%s: %d %q %q", args, code, out, errs)
 		}
 	}
