@@ -164,6 +164,8 @@ func (f *Follower) removed() bool {
 func (f *Follower) skipRemoved(err error) (bool, error) {
 	skipped, later, skipErr := f.skip(f.nextIndex())
 	switch {
+	case errors.As(err, new(*ReplacedError)) && errors.Is(skipErr, fs.ErrNotExist): // its directory was renamed
+		return false, err
 	case skipped || skipErr != nil:
 		return skipped, skipErr
 	case len(later) == 0:

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -178,6 +180,21 @@ func TestFollowRealFile(t *testing.T) {
 	if recs, err = f.Next(t.Context()); err != nil || len(recs) != 3 {
 		t.Fatalf("%d records, %v", len(recs), err)
 	}
+}
+
+// TestFollowNoticesARenamedDirectory: the error says what happened to the file that is read, not that no later one can be listed.
+func TestFollowNoticesARenamedDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "files")
+	w := mustOpen(t, dir, 1, storage.Options{})
+	mustAppend(t, w, messages(0, 5))
+	must(t, w.Close())
+	f, err := storage.Follow(w.Path(), storage.FollowOptions{Poll: time.Millisecond})
+	must(t, err)
+	defer f.Close()
+	_, err = f.Next(t.Context())
+	must(t, errors.Join(err, os.Rename(dir, dir+"2")))
+	_, err = f.Next(t.Context())
+	checkError(t, err, new(*storage.ReplacedError), storage.ErrIntegrity, "directory was renamed")
 }
 
 // TestReadAfterClose: a closed reader returns nothing, not even the rest of the last batch.
