@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,8 @@ func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, err
 		k.r.Old = old
 		return k.r, nil
 	}
-	for _, f := range old {
+	defer func() { slices.SortFunc(k.r.Old, byGeneration) }()
+	for _, f := range k.inOrder(old) {
 		if err := ctx.Err(); err != nil {
 			return k.r, err
 		}
@@ -83,6 +85,20 @@ func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, err
 		k.r.Old = append(k.r.Old, f)
 	}
 	return k.r, nil
+}
+
+func byGeneration(a, b OldFile) int { return cmp.Compare(a.nameSays(), b.nameSays()) }
+
+// inOrder returns the files to be removed in the order of their removal, in which the remaining files have no gap at any time. The
+// files before the first kept one are removed oldest first. Those after it are replaced ones, and are removed newest first: a file
+// may be missing before the one that replaced it, but not before another replaced one, which does not have its messages.
+func (k *keeping) inOrder(old []OldFile) []OldFile {
+	old = slices.Clone(old)
+	between := slices.IndexFunc(old, func(f OldFile) bool { return f.nameSays() > k.r.Kept[0].nameSays() })
+	if between >= 0 {
+		slices.Reverse(old[between:])
+	}
+	return old
 }
 
 // keeping is one call of Keep.
@@ -117,7 +133,7 @@ func (k *keeping) remove(path string) error {
 	if err := ignoreNotExist(k.FS.Remove(path)); err != nil {
 		return ioError("remove", path, err)
 	}
-	// rule: older files first, also on the disk: otherwise a power failure could leave a gap between files.
+	// rule: in the order of inOrder, also on the disk: otherwise a power failure could leave a gap between files.
 	return ioError("sync directory", k.dir, k.FS.SyncDir(k.dir))
 }
 

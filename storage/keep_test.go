@@ -256,6 +256,47 @@ func TestKeepOnADiskThatLosesPower(t *testing.T) {
 	}
 }
 
+// TestKeepStopsBetweenReplacedFiles: whichever removal is the last, the remaining files have no gap, and the next Keep removes the others.
+func TestKeepStopsBetweenReplacedFiles(t *testing.T) {
+	eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
+		h, err := x.Open(fsys)
+		must(t, err)
+		merge := func() error {
+			next, _, err := h.Writer.Compact(t.Context(), h.State(), storage.CompactOptions{From: 2})
+			h.Writer = next
+			return err
+		}
+		one := func() error { return steps(appends(h, 1), h.Ack) }
+		// 5 replaces 2 to 4, and 1 stays.
+		must(t, steps(one, h.Rotate, one, h.Rotate, one, h.Rotate, one, merge, one, func() error { return h.Writer.Close() }))
+		var removed []uint64
+		for range 4 {
+			removals := 0
+			tap := &storagetest.Tap{FS: fsys, Before: func(c storagetest.Call) *storagetest.Fault {
+				if c.Op == storagetest.OpRemove {
+					if removals++; removals > 1 {
+						return &storagetest.Fault{Err: syscall.EIO}
+					}
+				}
+				return nil
+			}}
+			r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: tap, Registered: x.Entry, Replaced: true})
+			if (err == nil) != (removals < 2) {
+				t.Fatalf("after %d: %v", removed, err)
+			}
+			removed = append(removed, old(r)...)
+			left, err := storage.ReadChain(fsys, x.Dir, "orders")
+			must(t, err)
+			if wrong := left.Check(); len(wrong) > 0 {
+				t.Fatalf("left is %v: %v", generations(left), wrong[0])
+			}
+		}
+		if slices.Sort(removed); !slices.Equal(removed, []uint64{2, 3, 4}) {
+			t.Errorf("removed: %v", removed)
+		}
+	})
+}
+
 // TestKeepStopsAtEveryRequest: a removal interrupted at any request is finished by the next Keep, and the remaining files are whole
 // meanwhile.
 func TestKeepStopsAtEveryRequest(t *testing.T) {

@@ -63,7 +63,7 @@ var slotsRules = []rule{
 	{file: "storage/slots/read.go", rule: "a slot that was removed with its file is not damage", in: "storage", tests: "TestKeepAndReaders",
 		old: `err = f.whyMissing()`, new: `err = nil`},
 
-	{file: "storage/keep.go", rule: "older files first, also on the disk", tests: "TestKeepOnADiskThatLosesPower",
+	{file: "storage/keep.go", rule: "in the order of inOrder, also on the disk", tests: "TestKeepOnADiskThatLosesPower",
 		old: `return ioError("sync directory", k.dir, k.FS.SyncDir(k.dir))`, new: `return nil`},
 	{file: "storage/keep.go", rule: "nothing is removed while a file is missing", tests: "TestKeepRefuses",
 		old: `if wrong := chain.Check(); len(wrong) > 0 {`, new: `if wrong := chain.Check(); len(wrong) > 9 {`},
