@@ -314,7 +314,7 @@ func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string
 // copyError adds the remedy to the error of a copy.
 func copyError(typ string, err error) error {
 	switch {
-	case errors.Is(err, lock.ErrHeld):
+	case errors.Is(err, lock.ErrHeld) && !errors.As(err, new(*admin.BusyError)):
 		return fmt.Errorf("%w; stop the workers of type %s, or ask them to release it with --wait 1m", err, typ)
 	case errors.Is(err, fs.ErrNotExist):
 		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("nothing to copy for type %s: %w; fencepost types show %s says where its file is", typ, err, typ)}

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/lock"
 )
 
 // Places with a password may be given in files, because every user can see command lines.
@@ -84,5 +88,29 @@ func TestCopyAsksFirst(t *testing.T) {
 	}
 	if code, out, errs := runRoot(t, "copy", "--dry-run", "--url", url, store, dir, "orders"); code != 0 || !strings.Contains(out, "is already in") {
 		t.Errorf("copy: %d, %s%s", code, out, errs)
+	}
+}
+
+// A copy that cannot have its type says who holds what: a worker the type, or another command the lock of commands.
+func TestCopyOfAHeldType(t *testing.T) {
+	store, url := storeWith(t)
+	b, err := fencepost.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(t.Context())
+	err = b.Locker.Do(t.Context(), "orders", func(context.Context) error {
+		code, out, errs := runRoot(t, "copy", "--yes", "--url", url, store, t.TempDir(), "orders")
+		if code != cli.ExitHeld || !strings.Contains(errs, `lock "orders" is held by `) || !strings.Contains(errs, "; stop the workers of type orders") || strings.Contains(errs, "_admin") {
+			t.Errorf("copy: %d, %s%s", code, out, errs)
+		}
+		return nil
+	}, lock.WithWhy("worker 7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = copyError("orders", &admin.BusyError{Type: "orders", Lock: "_admin.orders", Holder: &lock.HeldError{Why: "fencepost keep"}})
+	if !strings.Contains(err.Error(), "is being changed by fencepost keep") || strings.Contains(err.Error(), "workers") {
+		t.Errorf("copy beside keep: %v", err)
 	}
 }

@@ -53,7 +53,8 @@ func (t Turn) Take(ctx context.Context, b *fencepost.Backend, typ string, do fun
 	var held *lock.HeldError
 	lost := errors.Is(err, lock.ErrLost)
 	switch {
-	case !errors.As(err, &held) && !lost:
+	// do may need another lock, and it is that one which may be held.
+	case !(errors.As(err, &held) && held.Name == name) && !lost:
 		return err
 	case ctx.Err() != nil: // the caller has cancelled it
 		return ctx.Err()
