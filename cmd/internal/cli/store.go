@@ -69,13 +69,13 @@ func shellWord(word string) string {
 }
 
 // StoreText replaces the paths of a store's files in text with the name of the file and of the
-// store; package storage builds the paths from both.
+// store; package storage builds the paths from both. A path with an @ looks like a password.
 func StoreText(text, store string) string {
 	if store == "" {
 		return text
 	}
 	store = StoreName(store)
-	path := regexp.MustCompile(regexp.QuoteMeta(filepath.Clean(store)+string(filepath.Separator)) + `([a-z0-9][a-z0-9._-]*(?:@[0-9]+)?\.fpl)\b`)
+	path := regexp.MustCompile(regexp.QuoteMeta(filepath.Clean(store)+string(filepath.Separator)) + `(\.?[a-z0-9][a-z0-9._-]*(?:@[0-9]+)?\.fpl(?:\.[0-9a-f]{16}\.tmp)?)\b`)
 	return path.ReplaceAllString(text, "$1 in "+strings.ReplaceAll(store, "$", "$$"))
 }
 

@@ -69,6 +69,7 @@ func TestStoreText(t *testing.T) {
 		{"shared:/srv/$1", `"file":"shared:/srv/$1/orders.fpl"`, `"file":"orders.fpl in shared:/srv/$1"`},
 		{"shared:/srv", "shared:/srv/generations/00000001 of shared:/srv", "shared:/srv/generations/00000001 of shared:/srv"},
 		{"shared:/srv", "data/orders.fpl shared:/srv2/orders.fpl", "data/orders.fpl shared:/srv2/orders.fpl"},
+		{"s3://b/p", "s3:/b/p/.orders@0002.fpl.ac46fb496692334c.tmp: no room", ".orders@0002.fpl.ac46fb496692334c.tmp in s3://b/p: no room"},
 		{"", "data/orders.fpl", "data/orders.fpl"},
 	} {
 		if got := StoreText(test.text, test.store); got != test.want {
