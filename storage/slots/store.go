@@ -134,3 +134,16 @@ func (e *RefusedError) Is(target error) bool { return target == storage.ErrRefus
 
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
+
+// UnreachedError means that a request got no answer from the store, or one that is not a store's. It may have been carried out.
+type UnreachedError struct {
+	Store  string // its address, without secrets
+	Reason string
+	Check  string // what a person should check
+	Err    error
+}
+
+func (e *UnreachedError) Error() string { return e.Store + ": " + e.Reason + "; " + e.Check }
+
+// Unwrap returns the cause.
+func (e *UnreachedError) Unwrap() error { return e.Err }

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
 )
 
 // ConnectTimeout is the default of --connect-timeout: an election takes 12 s and more.
@@ -104,6 +105,9 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 		}
 		if _, search := errors.AsType[*mongoerr.Search](cause); search {
 			return none, noServerAt(fmt.Sprintf("%s within %v (--connect-timeout)", name, within), cause)
+		}
+		if e, ok := errors.AsType[*slots.UnreachedError](cause); ok {
+			return none, &noServer{fmt.Sprintf("no usable server at %s within %v (--connect-timeout): %s; %s", name, within, e.Reason, e.Check), cause}
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
 			"and that a replica set has a majority of its members: %w", name, within, said, cause)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 )
 
 // At startup a program waits for room in a store as it waits for a server.
@@ -94,5 +96,23 @@ func TestNoServerInOneSentence(t *testing.T) {
 		if !strings.HasPrefix(text, "no usable server at ") || strings.Count(text, "127.0.0.1:1") != 2 || strings.Contains(text, "topology") || strings.Contains(text, "s3cret") {
 			t.Errorf("%s: %s", name, text)
 		}
+	}
+}
+
+// A store that cannot be reached is one sentence, too, and says what to check.
+func TestNoStoreInOneSentence(t *testing.T) {
+	const check = "check that the store runs"
+	cause := &slots.UnreachedError{Store: "s3://b/p", Reason: "connection refused", Check: check, Err: syscall.ECONNREFUSED}
+	_, err := Await(t.Context(), "s3://b/p", time.Millisecond, func(string) {}, func(context.Context) (int, error) { return 0, cause })
+	if want := "no usable server at s3://b/p within 1ms (--connect-timeout): connection refused; " + check; err == nil || err.Error() != want || !errors.Is(err, cause) {
+		t.Errorf("%v; want %s", err, want)
+	}
+	_, err = mongoslots.Open(t.Context(), "mongodb://127.0.0.1:1/files?serverSelectionTimeoutMS=100", mongoslots.Options{})
+	if err = WithRemedy(err); err == nil || strings.Count(err.Error(), "check that the server runs") != 1 {
+		t.Errorf("of a command that does not wait: %v", err)
+	}
+	_, err = Open(t.Context(), "mongodb://127.0.0.1:1/shop?serverSelectionTimeoutMS=100")
+	if err = WithRemedy(err); err == nil || strings.Count(err.Error(), "check that the server runs") != 1 {
+		t.Errorf("of the database: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/admin"
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -53,10 +54,12 @@ func remedy(err error, store string) string {
 		mismatch *storage.RegistryMismatch
 		conflict *storage.CopyConflict
 		busy     *admin.BusyError
+		search   *mongoerr.Search
 		told     *remedied
+		server   *noServer // its text has the remedy
 	)
 	switch {
-	case errors.As(err, &told):
+	case errors.As(err, &told), errors.As(err, &server):
 		return ""
 	case errors.As(err, &paused):
 		return "to resume it: fencepost types resume " + paused.Type
@@ -94,6 +97,8 @@ func remedy(err error, store string) string {
 		return fmt.Sprintf("to move it away, save and remove the value %s/generations/%08d of the store, which is its name; then: %s", typ, generation, giveUp)
 	case errors.As(err, &conflict) && conflict.Removed:
 		return "to remove old files: fencepost keep"
+	case errors.As(err, &search):
+		return search.Check
 	}
 	return ""
 }

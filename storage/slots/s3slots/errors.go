@@ -2,15 +2,21 @@ package s3slots
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/fencepost/fencepost/storage/slots"
 )
@@ -21,7 +27,8 @@ var refusals = map[string]struct{ reason, remedy string }{
 	"Forbidden":                          {"access is denied", needed},
 	"AllAccessDisabled":                  {"access is disabled", needed},
 	"AccountProblem":                     {"the account has a problem", "ask the operator of the store"},
-	"InvalidAccessKeyId":                 {"the access key is not known", "set the AWS_ACCESS_KEY_ID of a key of this store"},
+	"InvalidAccessKeyId":                 {"the access key is not known", otherKey},
+	"XAdminUserNotFound":                 {"the access key is not known", otherKey}, // of versitygw
 	"SignatureDoesNotMatch":              {"the secret key is wrong", "set the AWS_SECRET_ACCESS_KEY that belongs to AWS_ACCESS_KEY_ID"},
 	"ExpiredToken":                       {"the credentials have expired", "get new ones, or use a role that renews them"},
 	"TokenRefreshRequired":               {"the credentials have expired", "get new ones, or use a role that renews them"},
@@ -37,6 +44,7 @@ var refusals = map[string]struct{ reason, remedy string }{
 
 const (
 	needed      = "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket to these credentials"
+	otherKey    = "set the AWS_ACCESS_KEY_ID of a key of this store"
 	otherRegion = "name its region with ?region= in the address"
 	neededOfKey = "allow kms:GenerateDataKey and kms:Decrypt on the key to these credentials, in their policy and in the key's"
 )
@@ -78,7 +86,39 @@ func (s *Store) explain(err error) error {
 	if r, ok := refusals[code]; ok {
 		return s.refused(r.reason, r.remedy, brief(err))
 	}
+	if reason := unanswered(err); reason != "" {
+		return &slots.UnreachedError{Store: s.String(), Reason: reason, Check: "check that the store runs, and endpoint and region in the address", Err: err}
+	}
 	return fmt.Errorf("%s: %w", s, err)
+}
+
+// unanswered returns why there is no answer of a store; "" if there is one. The client's own text names all its layers and the request.
+func unanswered(err error) string {
+	var (
+		sent   *smithyhttp.RequestSendError
+		dns    *net.DNSError
+		errno  syscall.Errno
+		failed *url.Error
+	)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return ""
+	case statusOf(err) != 0 && codeOf(err) == "":
+		return fmt.Sprintf("what answers there, with status %d, is not S3", statusOf(err))
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time"
+	case !errors.As(err, &sent):
+		return ""
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return "no such host: " + dns.Name
+	case errors.As(err, &errno):
+		return errno.Error() // such as connection refused
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the connection was closed without an answer"
+	case errors.As(err, &failed):
+		return failed.Err.Error()
+	}
+	return ""
 }
 
 // explainCreate is explain for the creation of an object, encrypted or not.

@@ -116,6 +116,7 @@ func TestErrors(t *testing.T) {
 		{404, "NoSuchBucket", refused, "create it, or correct the address"},
 		{403, "AccessDenied", refused, "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"},
 		{403, "InvalidAccessKeyId", refused, "AWS_ACCESS_KEY_ID"},
+		{404, "XAdminUserNotFound", refused, "AWS_ACCESS_KEY_ID"},
 		{403, "SignatureDoesNotMatch", refused, "AWS_SECRET_ACCESS_KEY"},
 		{403, "RequestTimeTooSkewed", refused, "run an NTP client"},
 		{400, "ExpiredToken", refused, "get new ones"},
@@ -169,15 +170,38 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNobodyListens: a lost connection is an unclear answer.
+// reach is what to check if a store cannot be reached.
+const reach = "check that the store runs, and endpoint and region in the address"
+
+// TestNobodyListens: a lost connection is an unclear answer, in one sentence that says what to check.
 func TestNobodyListens(t *testing.T) {
 	s3test.Environment(t)
 	server := httptest.NewServer(http.NotFoundHandler())
 	s := open(t, s3test.Address(server))
 	server.Close()
 	err := s.Create(t.Context(), "orders/1", []byte("x"))
-	if err == nil || errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || strings.Contains(err.Error(), secret) {
+	if err == nil || errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || err.Error() != s.String()+": connection refused; "+reach {
 		t.Errorf("create: %v", err)
+	}
+}
+
+// TestAnotherServer: a server that does not speak S3 may be a proxy, so its answer is unclear.
+func TestAnotherServer(t *testing.T) {
+	s3test.Environment(t)
+	for status, says := range map[int]string{404: "with status 404, is not S3", 200: "with status 200, is not S3", 0: "the connection was closed without an answer"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if status == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(status)
+			fmt.Fprint(w, "<html><meta></html>")
+		}))
+		t.Cleanup(server.Close)
+		s := open(t, s3test.Address(server))
+		_, err := s.List(t.Context(), "orders")
+		if err == nil || errors.Is(err, storage.ErrRefused) || !strings.HasPrefix(err.Error(), s.String()+": ") || !strings.HasSuffix(err.Error(), says+"; "+reach) {
+			t.Errorf("list, with status %d: %v", status, err)
+		}
 	}
 }
 
