@@ -29,17 +29,15 @@ type files struct {
 
 // chain returns the files of a type, or why they cannot be shown here.
 func (u *UI) chain(ctx context.Context, t *typeState) (f files, missing string) {
-	o := u.o.Files
-	here := "directory " + o.Dir
-	if o.Name != "" {
-		here = o.Name
-	}
+	o, here := u.o.Files, u.here()
 	there := ""
 	if t.file.there && t.file.Place != "" && t.file.Place != o.Place {
 		there = fmt.Sprintf("The file is at %s, and this program reads %s. Start it there to see the file: with --dir on that host, or with --store.", t.file.Place, o.Place)
 	}
 	chain, err := storage.ReadChain(o.FS(ctx), o.Dir, t.name)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return f, fmt.Sprintf("Cannot read the files: %v.", context.Cause(ctx))
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return f, fmt.Sprintf("Cannot read %s: %s", here, u.clean(err))
 	case len(chain) == 0 && there != "":

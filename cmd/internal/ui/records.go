@@ -125,7 +125,8 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	q := r.URL.Query()
 	d := &recordsData{Row: u.typeRow(t), Action: u.link("types", t.name, "records"), At: strings.TrimSpace(q.Get("at")), Hidden: u.o.HidePayloads}
-	ctx := r.Context()
+	ctx, cancel := u.reachFiles(r.Context())
+	defer cancel()
 	v := &view{template: "records", Title: "Records of " + t.name, Data: d}
 	f, missing := u.chain(ctx, t)
 	if d.Missing = missing; missing != "" {
@@ -248,11 +249,13 @@ func (u *UI) recordOf(r *http.Request, s *snapshot) (t *typeState, f files, rec 
 	if err != nil {
 		return t, f, nil, err
 	}
-	f, missing := u.chain(r.Context(), t)
+	ctx, cancel := u.reachFiles(r.Context())
+	defer cancel()
+	f, missing := u.chain(ctx, t)
 	if missing != "" {
 		return t, f, nil, notFound("%s", missing)
 	}
-	rec, err = u.record(r.Context(), f, index)
+	rec, err = u.record(ctx, f, index)
 	return t, f, rec, err
 }
 

@@ -88,11 +88,13 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 		}
 		d.Workers = append(d.Workers, row)
 	}
-	chain, missing := u.chain(ctx, t)
-	d.File = u.picture(ctx, t, chain, missing, r.URL.Query().Get("scan") == "1")
+	fromFiles, cancel := u.reachFiles(ctx)
+	defer cancel()
+	chain, missing := u.chain(fromFiles, t)
+	d.File = u.picture(fromFiles, t, chain, missing, r.URL.Query().Get("scan") == "1")
 	if missing == "" {
 		end := chain.next
-		page, err := u.readRecords(ctx, chain, end-min(end, someRows), someRows, t)
+		page, err := u.readRecords(fromFiles, chain, end-min(end, someRows), someRows, t)
 		if err != nil {
 			d.Trouble = u.clean(err)
 		}

@@ -32,6 +32,7 @@ var content embed.FS
 
 const (
 	pageTimeout    = 15 * time.Second // bounds the queries and reads for one page
+	filesTimeout   = 10 * time.Second // bounds the part of it that reads files
 	sendTimeout    = 10 * time.Second // for a viewer to receive one event, a page, or a piece of a download
 	heartbeatEvery = 5 * time.Second  // ui.js relies on it
 	leisure        = 20               // an open page is rendered again after this many times as long as rendering it took
@@ -350,6 +351,15 @@ func mayTake(w http.ResponseWriter) {
 func (u *UI) inTime(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
 }
+
+// reachFiles returns the context for reading files for a page. It ends earlier than that of the page: without its files the page is still of
+// use, and the reason is a store that does not answer, not the backend.
+func (u *UI) reachFiles(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, filesTimeout, fmt.Errorf("%s did not answer within %v", u.here(), filesTimeout))
+}
+
+// here names the place of the files.
+func (u *UI) here() string { return cmp.Or(u.o.Files.Name, "directory "+u.o.Files.Dir) }
 
 // events sends the changing part of a page whenever it has changed.
 func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make maker) {

@@ -17,12 +17,16 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/clitest"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
 	"github.com/rs/zerolog"
 	"golang.org/x/crypto/bcrypt"
 )
@@ -633,6 +637,36 @@ func TestServerHangs(t *testing.T) {
 					t.Errorf("%s, %v", res.Status, err)
 				}
 				has(t, test.path, string(body), test.want)
+			})
+		})
+	}
+}
+
+// silent is a store that never answers.
+type silent struct{ slots.Store }
+
+func (silent) List(ctx context.Context, _ string) ([]slots.Entry, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A store that does not answer is named, and the type's page shows what the database has.
+func TestStoreHangs(t *testing.T) {
+	for path, want := range map[string][]string{
+		"/types/orders":         {"memory: did not answer within 10s", "Pending"},
+		"/types/orders/records": {"memory: did not answer within 10s"},
+	} {
+		t.Run(path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := uitest.New(t).Options()
+				store := slots.New(t.Context(), silent{slotstest.NewMem(1 << 20)})
+				o.Files = chain.Files{Dir: "memory:", Name: "memory:", Until: func(ctx context.Context) storage.FS { return store.Until(ctx) }}
+				res := ask(t, o)(path)
+				body, err := io.ReadAll(res.Body)
+				if err != nil || res.StatusCode != http.StatusOK || strings.Contains(string(body), o.Backend.Name+" did not answer") {
+					t.Errorf("%s, %v:\n%s", res.Status, err, body)
+				}
+				has(t, path, string(body), want...)
 			})
 		})
 	}
