@@ -105,7 +105,8 @@ func passingNetwork(err error) (reason string, heard bool) {
 		return "connection closed by the server", true
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTDOWN):
 		return "host unreachable", false
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	// The driver closes its connections to a server that no longer answers its monitor.
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, net.ErrClosed):
 		return "no answer", false
 	}
 	return "", false

@@ -49,6 +49,7 @@ func TestPassing(t *testing.T) {
 		"an unknown code":           {mongo.CommandError{Code: 424242}, "", false},
 		"no code, cut off":          {mongo.CommandError{Labels: []string{"NetworkError"}, Wrapped: topology.ConnectionError{Wrapped: io.EOF}}, "closed", true},
 		"no code, silent":           {mongo.CommandError{Wrapped: context.DeadlineExceeded}, "no answer", false},
+		"given up by the driver":    {mongo.CommandError{Wrapped: topology.ConnectionError{Wrapped: &net.OpError{Op: "read", Err: net.ErrClosed}}}, "no answer", false},
 		"a secondary":               {mongoerr.ErrNoPrimary, "no primary", true},
 		"election":                  {none(down(refused), member(description.ServerKindRSSecondary)), "no primary", true},
 		"election, one is unknown":  {none(down(unknown), member(description.ServerKindRSSecondary)), "no primary", true},
