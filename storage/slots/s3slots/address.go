@@ -3,6 +3,7 @@ package s3slots
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -51,6 +52,10 @@ func parse(s string) (address, error) {
 	}
 	if strings.Contains(a.prefix, "//") {
 		return address{}, bad("the prefix has two slashes in a row")
+	}
+	// S3 refuses some such keys. Gateways take them for a path, and list other keys than those that were created.
+	if parts := strings.Split(a.prefix, "/"); slices.Contains(parts, ".") || slices.Contains(parts, "..") {
+		return address{}, bad("the prefix has . or .. as a part")
 	}
 	// The name of the store in the registry must be its address.
 	if strings.ContainsAny(a.prefix, "?#%") || strings.ContainsFunc(a.prefix, unicode.IsControl) {
