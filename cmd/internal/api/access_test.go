@@ -190,7 +190,10 @@ func TestRevokedToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the log tells of the broken file", func() bool {
-		return ask(secret["shop"]) == 200 && strings.Contains(s.log.String(), "is invalid; its previous content stays in effect")
+		if got := ask(secret["shop"]); got != 200 {
+			t.Fatalf("while the file is broken: %d", got)
+		}
+		return strings.Contains(s.log.String(), "is invalid; its previous content stays in effect")
 	})
 	other := tokens(t, path, [3]string{"other", "publish,read", ""})
 	until(t, "the new token is taken", func() bool { return ask(other["other"]) == 200 })
