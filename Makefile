@@ -59,7 +59,6 @@ demo: build ## build, then publish 11,000 files, kill a worker in the middle, an
 # -parallel: the tests that may run concurrently wait for much of their time. With twice as many, or with three packages at a time instead of
 # one per processor, two slow processors are so busy that the server answers too late. -vet=off: that is what make vet is for.
 GOTEST := go test -vet=off -count=1 -parallel 4 -timeout 40m
-MODULETESTS = $(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 # Packages whose tests do little but wait, for leases to expire or for programs to end: they run one by one beside the others.
 WAITING := ./examples/... ./lock/locktest ./lock/mongolock ./lock/sqlitelock ./internal/mongotest/... ./cmd/internal/workercmd ./cmd/producer
@@ -74,15 +73,14 @@ suites: busy waiting # with the server that test has started
 else
 suites:
 	$(GOTEST) $(ARGS)
-	$(MODULETESTS)
 endif
+	$(call inmodules,go test -vet=off -count=1 -timeout 40m ./...)
 
 busy:
 	all=$$(go list ./...) && waiting=$$(go list $(WAITING)) && $(GOTEST) $$(printf '%s\n' $$all $$waiting | sort | uniq -u)
 
 waiting:
 	$(GOTEST) -p 1 $(WAITING)
-	$(MODULETESTS)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
 # One schedule, with everything that happens in it: make sim ARGS=-seed=47

@@ -402,7 +402,12 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	v := a.decide()
 	switch {
 	case v.remove != nil:
-		return stepRead, v.remove(wait)
+		removed, err := v.remove(wait)
+		if err == nil && !removed {
+			// rule: what cannot be removed is a lost race, with its pauses: stale reads may show it for a long time.
+			return a.lostRace(wait)
+		}
+		return stepRead, err
 	case v.next != stepDone || a.try:
 		return v.next, nil
 	}

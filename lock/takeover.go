@@ -18,9 +18,9 @@ import (
 
 // decision is the reaction of an attempt to the record it has read.
 type decision struct {
-	next     step                        // stepDone: wait
-	patience time.Duration               // read again after at most this long: a holder or waiter may be dead by then
-	remove   func(context.Context) error // if set, first remove a dead share or waiter from the record
+	next     step                                // stepDone: wait
+	patience time.Duration                       // read again after at most this long: a holder or waiter may be dead by then
+	remove   func(context.Context) (bool, error) // if set, first remove a dead share or waiter from the record
 }
 
 // decide decides what to do about the record last read: acquire, take over, remove a dead entry, or
@@ -66,12 +66,10 @@ func (a *attempt) decide() decision {
 	return decision{next: stepDone, patience: patience}
 }
 
-// removing turns a store operation into a decision's remove. Whether it removes anything does not
-// matter: the record is read again afterwards.
-func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
-	return func(wait context.Context) error {
-		_, err := call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
-		return err
+// removing turns a store operation into a decision's remove, which reports whether it has removed anything.
+func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) (bool, error) {
+	return func(wait context.Context) (bool, error) {
+		return call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
 	}
 }
 

@@ -355,3 +355,48 @@ func TestALineAtAnUnavailableStore(t *testing.T) {
 		w.acquire(l)
 	})
 }
+
+// staleReads is a store whose reads come from a deposed primary, which still has a waiter that is gone.
+type staleReads struct {
+	lock.Store
+	record lock.Record
+	stale  func() bool
+	reads  int
+}
+
+const tooManyReads = 10_000
+
+func (s *staleReads) Read(ctx context.Context, name string) (lock.Record, bool, error) {
+	s.reads++
+	if s.stale() && s.reads < tooManyReads {
+		return s.record, true, nil
+	}
+	return s.Store.Read(ctx, name)
+}
+
+// A waiter that reads show, and that cannot be removed, makes nobody read without pauses.
+func TestStaleReadsDoNotSpin(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		s := &staleReads{Store: w.store(), stale: func() bool { return w.now() < 30*time.Second }}
+		s.record, _ = w.mem.Get("n")
+		gone := lock.Hold{ID: lock.NewHoldID(), Lease: time.Second, Owner: lock.Process{Host: "gone"}}
+		s.record.Hold, s.record.Queue = nil, []lock.Entry{{Hold: gone, Version: lock.NewVersion()}}
+		w.wrap = func(lock.Store) lock.Store { return s }
+		l := w.locker(lock.Options{})
+
+		w.refused(l)
+		time.Sleep(lock.Standstill(gone.Lease))
+		s.reads = 0
+		if held := w.refused(l); !held.Reserved || s.reads > 20 {
+			t.Errorf("TryAcquire: %v after %d reads", held, s.reads)
+		}
+		w.must(le.Release(w.Context()))
+		s.reads = 0
+		w.acquire(l)
+		if s.reads > tooManyReads/10 {
+			t.Errorf("%d reads", s.reads)
+		}
+		w.between("acquired", w.now(), 30*time.Second, 31*time.Second)
+	})
+}
