@@ -155,30 +155,15 @@ staticcheck:
 	$(call inmodules,go run $(STATICCHECK) ./...)
 
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
-# -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
-# ONEATATIME, where one goroutine computes at a time, and in those of FORLONG, where the goroutines of other tests do the same for hours of
-# virtual time, or for thousands of types. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
-# GORACE: without the second that every process otherwise sleeps before it exits. ARGS: the packages that take longest come first, so that none
-# of them runs alone at the end.
-ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
-ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/BuryLargest|TestPromotingSurvivesEveryInterruption
-ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
-ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedBytesAreAll|TestChainReadsEnds|TestMemoryIsBounded
-ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveForADifferenceOfOne|TestAStandbyThatHasJustComeGoesOn|TestHistoriesAreLinearizable
-ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
-ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
-ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
-ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReadersSay|TestCheckpointOfVeryManyBatches
-FORLONG := TestPoolForgetsNobodyWhoseCopyIsYetToBeFound|TestPoolForgetsSilentProducersOnlyWhenNothingIsPending|TestContention$$|TestAWriterReadsWhatReadersRead
-FORLONG := $(FORLONG)|TestNobodyWaitsForWhatWasPurged|TestAPoolHelpsOneThatIsStuck|TestPoolsThatDrainForLong|TestManyTypesOfADeadReplica|TestTypesOfADeadReplicaInACrowd|TestTypesThatOthersHoldAreLeftAlone
-FORLONG := $(FORLONG)|TestMessagesAreFoundWithoutNotifications|TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted|TestStatusTellsWhatIsStuck
-FORLONG := $(FORLONG)|TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue|TestManySpoiledMessagesAreCounted|TestBatchThatIsTooLargeByItsHeaders
+# -short: the race detector is about interleavings, which the long fault tests repeat rather than widen; see also internal/race. -gcflags:
+# SQLite is not ours, and took a third of the time with the race detector inside. GORACE: without the second that every process otherwise
+# sleeps before it exits. ARGS: the packages that take longest come first, so that none of them runs alone at the end.
 # Packages that run at the same time: one more than there are processors, as most of them wait for much of their time.
 PACKAGES := $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 .PHONY: race
 race: ARGS = ./worker ./queue/mongoqueue . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -skip '$(ONEATATIME)|$(FORLONG)' -count=1 -p $(PACKAGES) -parallel 4 -timeout 20m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -count=1 -p $(PACKAGES) -parallel 4 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -vet=off -count=1 ./...
 
 # go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not

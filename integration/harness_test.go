@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -58,7 +59,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
-	if err := kit.Build(dir, raceEnabled); err != nil {
+	if err := kit.Build(dir, race.Enabled); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -22,7 +23,7 @@ const maxBusyWorker = 300 << 20
 // TestMessagesTakeNoWorkerBeyondItsMemory runs the real worker, with default flags, on many types that are concurrently busy with the messages that take the
 // most memory. It is not parallel: alongside other tests a server takes ten times as long for messages of this size, and is slow for all of them.
 func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}
 	large := make([]byte, queue.MaxPayload)

@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
@@ -36,7 +37,7 @@ var nodeMessages = flag.Int("nodes", 0, "messages of TestHostsThatShareNothing w
 // independent reader.
 func TestHostsThatShareNothing(t *testing.T) {
 	t.Parallel()
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("programs with the race detector need a C library, which the hosts do not have")
 	}
 	if err := kit.CanHaveNodes(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/integration/kit"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -262,7 +263,7 @@ func largeBatches(c *craftedFile, pack *zstd.Encoder) {
 // TestNoFileTakesDownAReader runs every program that reads files on files crafted to take much memory.
 func TestNoFileTakesDownAReader(t *testing.T) {
 	t.Parallel()
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}
 	pack, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
@@ -356,7 +357,7 @@ func TestPythonReaderStaysSmall(t *testing.T) {
 
 // TestTooMuchToTakeInTakesLittleMemory: a worker that reads a file with two million producers stops after some of them and refuses the file.
 func TestTooMuchToTakeInTakesLittleMemory(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}
 	dir := t.TempDir()

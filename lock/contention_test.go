@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 )
@@ -106,6 +107,7 @@ func (r *relay) end() {
 
 // The cost of a grant hardly depends on the number of waiters, and the lock is not free for longer than if all of them polled continuously.
 func TestContention(t *testing.T) {
+	race.Skip(t)
 	for _, tc := range []struct {
 		waiters  int
 		hold     time.Duration

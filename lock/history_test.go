@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 )
@@ -47,6 +48,7 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 // TestHistoriesAreLinearizable: whatever clocks and networks do, there is an order of all operations in which every answer is
 // correct and tokens grow.
 func TestHistoriesAreLinearizable(t *testing.T) {
+	race.Skip(t)
 	var total locktest.Verdict
 	for _, skew := range []float64{1.0 / 16, 0.9} {
 		for seed := range min(*schedules, 15) {
@@ -72,6 +74,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 
 // TestHistoriesCatchMissingRules: without a rule some history has no such order.
 func TestHistoriesCatchMissingRules(t *testing.T) {
+	race.Skip(t)
 	for name, s := range map[string]schedule{
 		"release by name":  {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
 		"takeover by name": {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 )
@@ -38,6 +39,7 @@ func TestScenarios(t *testing.T) {
 // A test that cannot fail is a defect. Each of these stores lacks one rule: the scenario that the rule is for must fail. With the rule the
 // scenario passes in TestScenarios, or in a test of its own.
 func TestStoreRulesAreNeeded(t *testing.T) {
+	race.Skip(t)
 	for _, tc := range []struct {
 		rule     string
 		scenario func(w *world)

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
@@ -44,7 +45,7 @@ func TestValidateTypeIsTheDocumentedRule(t *testing.T) {
 
 // TestSizeIsWhatAMessageTakes compares Message.Size with the memory that messages take.
 func TestSizeIsWhatAMessageTakes(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("with the race detector everything takes more")
 	}
 	const messages = 2000

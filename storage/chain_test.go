@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -352,6 +353,7 @@ func TestNewestIsMissing(t *testing.T) {
 
 // TestChainReadsEnds: reading a chain reads only the header and the end of an old file.
 func TestChainReadsEnds(t *testing.T) {
+	race.Skip(t)
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
 	for n := range 40 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -13,6 +14,7 @@ import (
 // TestRepairOfAClaim: a record after damage says how many records are lost. A plausible number is marked as lost. If the damaged bytes cannot
 // have held that many, nothing is marked as lost, and the registry does not change.
 func TestRepairOfAClaim(t *testing.T) {
+	race.Skip(t)
 	for _, tc := range []struct {
 		claims, registered uint64
 		refused            bool

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -288,6 +289,7 @@ func announce(data []byte, magic string, stored, raw, count uint32, flags uint16
 // TestMemoryIsBounded: an announced body costs no memory unless it is present, and compressed bodies together cost the memory for
 // one body of the announced size.
 func TestMemoryIsBounded(t *testing.T) {
+	race.Skip(t)
 	const mib = 1 << 20
 	region := func() *builder {
 		b := newBuilder()
@@ -360,7 +362,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // the file. The bodies add up to 8 TB, whose checksums take minutes; those that the scan's budget allows take milliseconds.
 func TestHuntIsLinear(t *testing.T) {
 	headers, size := uint32(400_000), uint32(96)
-	if raceEnabled {
+	if race.Enabled {
 		headers /= 10
 	}
 	b := newBuilder()

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 	"pgregory.net/rapid"
@@ -168,6 +169,7 @@ func windowed(descriptor byte, content []byte) []byte {
 // TestLargeBatchComesInPieces: the size of the decoded pieces of a batch is bounded, however many records or headers it has, and nothing is
 // returned unless the whole batch decodes.
 func TestLargeBatchComesInPieces(t *testing.T) {
+	race.Skip(t)
 	headers := make([]storage.Record, 40)
 	for i := range headers {
 		headers[i] = storage.Record{ID: []byte{1}, Headers: make([]storage.Header, storage.MaxHeaders+1)}

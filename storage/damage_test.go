@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -170,10 +171,11 @@ func (s *sample) checkDamaged(t *testing.T, data []byte, from, to int64) {
 
 // TestEveryBit flips each bit of a file, one at a time.
 func TestEveryBit(t *testing.T) {
+	race.Skip(t)
 	s := newSample(t)
 	data := bytes.Clone(s.data)
 	step := 1
-	if raceEnabled || testing.Short() {
+	if testing.Short() {
 		step = 7
 	}
 	for bit := 4096 * 8; bit < len(data)*8; bit += step {
@@ -420,6 +422,7 @@ func TestWriterRefusesDamage(t *testing.T) {
 // TestReportedBytesAreAll: the reported ranges cover all damaged bytes, so restoring them restores the file, however many places
 // are damaged, and even if the records that prove the damage are damaged themselves.
 func TestReportedBytesAreAll(t *testing.T) {
+	race.Skip(t)
 	s := newSample(t)
 	last := s.report.Regions[len(s.report.Regions)-1].Offset // the fence of the last region, which stays intact and proves the earlier records
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -463,6 +466,7 @@ func TestReportedBytesAreAll(t *testing.T) {
 // TestGrowingDamage grows a damaged file piece by piece while a reader reads it. The reader reports no damage twice, and all the damage
 // that a reader of the whole file finds.
 func TestGrowingDamage(t *testing.T) {
+	race.Skip(t)
 	s := newSample(t)
 	last := s.report.Regions[len(s.report.Regions)-1].Offset
 	rng := rand.New(rand.NewPCG(5, 5))

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -347,12 +348,13 @@ func failedSync(what string, lose func(int64) bool) run {
 
 // TestCrashExplorer explores every run.
 func TestCrashExplorer(t *testing.T) {
+	race.Skip(t)
 	t.Parallel()
 	limit, step := 128, 9 // images of a moment; bytes between two places where a write is torn, odd so that all alignments occur
 	switch {
 	case os.Getenv("FENCEPOST_TEST_LONG") == "1":
 		limit, step = 1<<13, 1
-	case testing.Short() || raceEnabled:
+	case testing.Short() || race.Enabled:
 		limit, step = 20, 61
 	}
 	for _, block := range []int64{512, 4096} {

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
@@ -300,6 +301,7 @@ func TestKeepStopsBetweenReplacedFiles(t *testing.T) {
 // TestKeepStopsAtEveryRequest: a removal interrupted at any request is finished by the next Keep, and the remaining files are whole
 // meanwhile.
 func TestKeepStopsAtEveryRequest(t *testing.T) {
+	race.Skip(t)
 	for _, applied := range []bool{false, true} {
 		t.Run(fmt.Sprint("applied ", applied), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 	"github.com/fencepost/fencepost/storage/storagetest"
@@ -105,6 +106,7 @@ func TestMarkBehindTheEnd(t *testing.T) {
 
 // TestCheckpointOfVeryManyBatches: marks that do not fit in a checkpoint beside its state are omitted, and readers do not need them.
 func TestCheckpointOfVeryManyBatches(t *testing.T) {
+	race.Skip(t)
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
 	mustAppend(t, w, messages(0, 10))

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 )
@@ -167,6 +168,7 @@ func TestRealFullDisk(t *testing.T) {
 // TestRealPowerFailure repeatedly copies the device of a mounted volume in the middle of a worker's session, and checks the
 // copies: all acknowledged messages are there, and the next worker continues.
 func TestRealPowerFailure(t *testing.T) {
+	race.Skip(t)
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		began := time.Now()
 		x := newWorld(filepath.Join(v.dir, "files"))

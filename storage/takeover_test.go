@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 	"github.com/fencepost/fencepost/storage/storagetest"
@@ -385,6 +386,7 @@ func TestCreatedByManyAtOnce(t *testing.T) {
 
 // TestKilledInTheMiddleOfAWrite kills a process with SIGKILL while it appends large batches.
 func TestKilledInTheMiddleOfAWrite(t *testing.T) {
+	race.Skip(t)
 	dir := t.TempDir()
 	acked, torn := uint64(0), 0
 	for round := range 8 {

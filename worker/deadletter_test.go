@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
@@ -277,6 +278,7 @@ func TestMessageThatTheFileCannotTakeDoesNotOccupyItsKey(t *testing.T) {
 
 // Headers do not count toward the limits of a fetch; the file's batches are smaller nevertheless.
 func TestBatchThatIsTooLargeByItsHeaders(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		headers := map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1)}
 		pub, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
@@ -362,6 +363,7 @@ func TestListenerThatWorksAgain(t *testing.T) {
 // Without any notification a message is appended within sweepMost, even when so much is pending that sweeps are rare: of an idle type,
 // of an idle session, of a new type.
 func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
+	race.Skip(t)
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(300)
 		h.say(lost, func(found []string) []string { return append(found, types[100:]...) }) // and are drained when they are checked
@@ -507,6 +509,7 @@ func commands(counts map[queuetest.Op]int) (n int) {
 
 // The cost of a minute in which nothing happens does not depend on the number of types, neither free nor held.
 func TestIdleTypesCostNothing(t *testing.T) {
+	race.Skip(t)
 	for name, n := range map[string]int{"free": 0, "held": 200} {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {

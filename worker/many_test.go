@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
@@ -127,6 +128,7 @@ func TestPoolsThatDrainTogetherEndTogether(t *testing.T) {
 // TestPoolsThatDrainForLong: pools with a large backlog leave types that fall to other pools to those, however long that takes. They check them
 // type by type only if they cannot query all types together.
 func TestPoolsThatDrainForLong(t *testing.T) {
+	race.Skip(t)
 	n := 3000
 	if testing.Short() {
 		n /= 2
@@ -169,6 +171,7 @@ func TestPoolsThatDrainForLong(t *testing.T) {
 // TestAPoolHelpsOneThatIsStuck: a pool soon drains all types that fall to another pool that does not take them, even if the other pool holds as many
 // of them as the pool queries at a time, without opening them.
 func TestAPoolHelpsOneThatIsStuck(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(1200)
 		slow := slowQueue{Queue: r.queue, held: func() int { return 0 }, opening: 5 * time.Minute}
@@ -240,6 +243,7 @@ func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 
 // TestTypesThatOthersHoldAreLeftAlone: of thirty pools, this one does not check types that a living pool holds, though they have messages.
 func TestTypesThatOthersHoldAreLeftAlone(t *testing.T) {
+	race.Skip(t)
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(300)
 		holder := queue.Member{Instance: "holder", Types: []string{"*"}, Held: types}
@@ -314,6 +318,7 @@ func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
 // TestTypesOfADeadReplicaInACrowd: of thirty pools, the first in a type's order that does not hold the type takes it over from a dead holder as
 // soon as the lease has expired. Here only this pool takes types, so the test is about those for which it is among the first.
 func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
+	race.Skip(t)
 	for _, lease := range []time.Duration{4 * time.Second, 10 * time.Second} {
 		t.Run(lease.String(), func(t *testing.T) {
 			onHints(t, func(t *testing.T, r *rig, h *hints) {
@@ -445,6 +450,7 @@ func TestWhatOthersHaveDrainedIsNotOpened(t *testing.T) {
 // TestManyTypesOfADeadReplica: a pool that serves many types takes those of a dead replica one lease after it has noticed the death, even if no
 // heartbeat lists them.
 func TestManyTypesOfADeadReplica(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(2000)
 		const lease = 5 * time.Second

@@ -13,6 +13,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
@@ -182,6 +183,7 @@ func typeNames(n int) (names []string) {
 
 // More types than fit have large messages, and no file becomes durable: the fetched bytes are bounded. When the disk works again, all types are drained.
 func TestFilesShareTheMemory(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		const types, each = 12, 5
 		q := &largeMessages{Queue: r.queue, payload: make([]byte, 4<<20)}

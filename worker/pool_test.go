@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
@@ -714,6 +715,7 @@ func TestLateArrivalIsFoundWhileOthersKeepPublishing(t *testing.T) {
 }
 
 func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
 		short := func(c *Config) { c.Retention = 12 * time.Hour; c.UntilEmpty = true }
@@ -752,6 +754,7 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 // An acknowledgement is lost, and its message reappears shortly before its producer would be forgotten, far behind the walk, which others keep near
 // the end: no fetch finds the message before the next sweep from the start, which must find its producer in the ledger.
 func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		const retention, producers = 12 * time.Hour, 20
 		p := r.start(func(c *Config) { c.Retention, c.IdleTimeout = retention, 48*time.Hour })

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
@@ -265,6 +266,7 @@ func afterOf(payload string) time.Duration {
 
 // A producer that has been silent for long is not forgotten while a delayed message may be in transit under its number.
 func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
 		p := r.start(func(c *Config) { c.Retention, c.NoScheduler = 12*time.Hour, true })
@@ -291,6 +293,7 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 // Delayed messages that cannot be promoted, or cannot even be read, keep no scheduler busy and block nothing, and producers that have been
 // silent for long are forgotten nevertheless.
 func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
 		short := func(c *Config) { c.Retention = 12 * time.Hour }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
@@ -261,6 +262,7 @@ func TestStatusCountsLossesByCause(t *testing.T) {
 
 // A session in which no step ends for minutes is stuck; with a slow handler or an unreachable server it is not.
 func TestStatusTellsWhatIsStuck(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		slow := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error {
 			time.Sleep(time.Hour)

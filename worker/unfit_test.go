@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
@@ -96,6 +97,7 @@ func TestSpoiledMessagesAreNamedInTheLog(t *testing.T) {
 }
 
 func TestManySpoiledMessagesAreCounted(t *testing.T) {
+	race.Skip(t)
 	onRig(t, func(t *testing.T, r *rig) {
 		var ns []uint64
 		for n := range uint64(200) {
@@ -280,6 +282,7 @@ func TestStraysAreNamedOnce(t *testing.T) {
 
 // A waiting message that is purged is no longer waited for: the session of a quiet type rests.
 func TestNobodyWaitsForWhatWasPurged(t *testing.T) {
+	race.Skip(t)
 	for name, waits := range map[string]uint64{"unfit": 2, "behind a gap": 3} {
 		t.Run(name, func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {

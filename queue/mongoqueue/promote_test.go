@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
@@ -539,6 +540,7 @@ func turmoil(seed uint64) error {
 // failover rolls back what no majority has. Every delayed message is in its file once, in order, and not early, or a dead letter once. No
 // number has two messages, and none is left out unless a message was refused after its promoter was interrupted.
 func TestPromotingSurvivesEveryInterruption(t *testing.T) {
+	race.Skip(t)
 	n, err := interruptions()
 	if err != nil || n < 1200 {
 		t.Fatalf("%d scenarios, %v", n, err)

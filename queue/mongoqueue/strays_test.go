@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
@@ -39,6 +40,7 @@ func plant(t testing.TB, in *mongo.Collection, n int, key func(i int) string) {
 // TestTypesPassOverStrays: types before, between and after 20,000 foreign keys, no two of which can be skipped together, are listed with
 // one command per page.
 func TestTypesPassOverStrays(t *testing.T) {
+	race.Skip(t)
 	for name, key := range map[string]func(i int) string{
 		"no separator": func(i int) string { return fmt.Sprintf("m%06d", i) },
 		"bad names":    func(i int) string { return fmt.Sprintf("m%06d:note/1", i) },
@@ -73,6 +75,7 @@ func TestTypesPassOverStrays(t *testing.T) {
 
 // TestManyTypesAreListedInPages: a foreign program may have many types as well.
 func TestManyTypesAreListedInPages(t *testing.T) {
+	race.Skip(t)
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
 	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
@@ -105,6 +108,7 @@ var strayShapes = map[string]func(at time.Time, i int) string{
 // TestDueMessagesAmongStrays: messages due before, between and after 20,000 foreign keys are promoted with few calls and few commands, in
 // order; those due later are found; and the next searches do not read all of these keys again.
 func TestDueMessagesAmongStrays(t *testing.T) {
+	race.Skip(t)
 	for name, key := range strayShapes {
 		t.Run(name, func(t *testing.T) {
 			uri, db := mongotest.Fresh(t)
@@ -226,6 +230,7 @@ func TestMessageStoredAmongStrays(t *testing.T) {
 
 // TestLooksAreBounded: a search ends, says that something may be due, and the next one continues.
 func TestLooksAreBounded(t *testing.T) {
+	race.Skip(t)
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
 	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
@@ -362,6 +367,7 @@ func TestStraysAreNamed(t *testing.T) {
 // TestScansAreBounded: a call of Types ends, and the next one continues and knows what the first has found. The server is a double that
 // generates its keys.
 func TestScansAreBounded(t *testing.T) {
+	race.Skip(t)
 	const keys, second = mongoqueue.ScanMost * 3 / 2, mongoqueue.ScanMost * 5 / 4
 	types := map[int]bool{50: true, second: true, keys - 1: true}
 	name := func(i int) string { return fmt.Sprintf("m%08d", i) }

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 	"github.com/fencepost/fencepost/queue/queuetest"
@@ -20,6 +21,7 @@ func slotKey(s queue.ScheduleKey) string {
 }
 
 func TestUnfitInMongoDB(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunUnfit(t, func(t *testing.T) queuetest.UnfitStore {
 		uri, db := mongotest.Fresh(t)
 		put := func(t *testing.T, key any, fields ...bson.E) {
@@ -76,6 +78,7 @@ func TestUnfitInMongoDB(t *testing.T) {
 }
 
 func TestSpoiledInMongoDB(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunSpoiled(t, func(t *testing.T) queuetest.SpoiledStore {
 		uri, db := mongotest.Fresh(t)
 		messages := db.Collection("messages")

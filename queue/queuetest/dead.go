@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -167,6 +168,7 @@ func testBuryInvalid(t *testing.T, q queue.Queue) {
 // testBuryLargest: the largest message becomes a dead letter, is listed and removed. A dead letter has more fields than a message, and
 // must still fit.
 func testBuryLargest(t *testing.T, q queue.Queue) {
+	race.Skip(t)
 	var msgs []queue.Message
 	for n, size := range []int{queue.MaxPayload, 8<<20 + 1, 1} {
 		msgs = append(msgs, queue.Message{Type: "orders", ID: id(1, 1, uint64(n+1)), Payload: bytes.Repeat([]byte{byte(n + 1), 0}, size)[:size],

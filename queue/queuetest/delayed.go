@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -290,6 +291,7 @@ func testDelayInvalid(t *testing.T, q queue.Queue) {
 // testDelayedLargest: the largest message with the most headers is stored, listed and promoted. Promotion adds a header, for which Delay
 // has kept room.
 func testDelayedLargest(t *testing.T, q queue.Queue) {
+	race.Skip(t)
 	at := now(t, q)
 	msgs := delayedMessages("orders", at.Add(-time.Second), at, 1, 1, 4)
 	msgs[0].Payload = bytes.Repeat([]byte("0123456789abcdef"), queue.MaxPayload/16)

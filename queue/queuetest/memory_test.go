@@ -5,6 +5,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
@@ -19,6 +20,7 @@ func TestMemoryConforms(t *testing.T) {
 }
 
 func TestSpoiledInMemory(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunSpoiled(t, func(*testing.T) queuetest.SpoiledStore {
 		q := queuetest.NewMemory()
 		return queuetest.SpoiledStore{
@@ -36,6 +38,7 @@ func TestSpoiledInMemory(t *testing.T) {
 }
 
 func TestUnfitInMemory(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunUnfit(t, func(*testing.T) queuetest.UnfitStore {
 		q := queuetest.NewMemory()
 		return queuetest.UnfitStore{

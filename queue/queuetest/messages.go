@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -264,6 +265,7 @@ func testPayloads(t *testing.T, q queue.Queue) {
 
 // testLargest: messages of the largest size are stored, retried, fetched under limits, counted and acknowledged like others.
 func testLargest(t *testing.T, q queue.Queue) {
+	race.Skip(t)
 	pattern := func(n int, seed byte) []byte {
 		p := make([]byte, n)
 		for i := range p {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -15,6 +16,7 @@ import (
 // TestStraysInSQLite: types and due messages among thousands of rows with invalid type names are found; the next checks do not read those
 // rows again; an operator is told about them; and the remedy removes them and nothing else.
 func TestStraysInSQLite(t *testing.T) {
+	race.Skip(t)
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
 		t.Fatal(err)

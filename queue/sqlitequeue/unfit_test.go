@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
@@ -27,6 +28,7 @@ const plantDelayed = `INSERT INTO queue_delayed (due, type, id, payload, headers
 	WHERE NOT EXISTS (SELECT 1 FROM queue_delayed_settled WHERE id = ?3)`
 
 func TestUnfitInSQLite(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunUnfit(t, func(t *testing.T) queuetest.UnfitStore {
 		q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 		if err != nil {
@@ -72,6 +74,7 @@ func TestUnfitInSQLite(t *testing.T) {
 }
 
 func TestSpoiledInSQLite(t *testing.T) {
+	race.Skip(t)
 	queuetest.RunSpoiled(t, func(t *testing.T) queuetest.SpoiledStore {
 		q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 		if err != nil {

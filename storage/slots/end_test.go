@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
@@ -124,6 +125,7 @@ func TestAWriterListsTheEnd(t *testing.T) {
 // TestAWriterReadsWhatReadersRead: whatever slots are missing, too long or foreign, and however stale a listing is, a writer finds the same bytes
 // and the same end as readers that list the whole file.
 func TestAWriterReadsWhatReadersRead(t *testing.T) {
+	race.Skip(t)
 	rounds := 1000
 	if testing.Short() {
 		rounds = 300
@@ -278,6 +280,7 @@ func TestAValueThatClaimsTooMuch(t *testing.T) {
 // TestALargeFileEndsWhereReadersSay: if more than 1 GiB of a file was removed by hand, or a slot is that far after its end, a writer does not
 // continue after that.
 func TestALargeFileEndsWhereReadersSay(t *testing.T) {
+	race.Skip(t)
 	cut := 0
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 4))

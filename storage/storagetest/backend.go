@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 )
@@ -84,8 +85,12 @@ type Operations interface {
 // Run tests a backend. Each New must have space for the writes of a few sessions, about 100 KiB.
 func Run(t *testing.T, b Backend) {
 	t.Run("files", func(t *testing.T) { b.files(t) })
-	t.Run("calls", func(t *testing.T) { b.explore(t, Place.calls, false) })
+	t.Run("calls", func(t *testing.T) {
+		race.Skip(t)
+		b.explore(t, Place.calls, false)
+	})
 	t.Run("requests", func(t *testing.T) {
+		race.Skip(t)
 		if b.New(t).Requests == nil {
 			t.Skip("only its calls can be disturbed")
 		}

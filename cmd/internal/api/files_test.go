@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -198,6 +199,7 @@ func TestMessage(t *testing.T) {
 
 // A response has a size limit; a payload of any size and with any bytes arrives completely.
 func TestLargePages(t *testing.T) {
+	race.Skip(t)
 	t.Parallel()
 	s := start(t, nil)
 	large := strings.Repeat("\x00", queue.MaxPayload)

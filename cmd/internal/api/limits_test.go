@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/rs/zerolog"
@@ -137,6 +138,7 @@ func TestSlowBody(t *testing.T) {
 
 // A client that does not read its response loses its connection, and others are answered in the meantime.
 func TestClientThatDoesNotRead(t *testing.T) {
+	race.Skip(t)
 	t.Parallel()
 	s := start(t, func(o *Options) { o.ClientTimeout = 250 * time.Millisecond })
 	large := strings.Repeat("\x00", queue.MaxPayload) // 90 MB as JSON

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -412,6 +413,7 @@ func TestThousandReplicas(t *testing.T) {
 
 // The same with fewer replicas, more of which join and leave.
 func TestHundredsOfReplicas(t *testing.T) {
+	race.Skip(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 1, 300, 3000)
 		f.quiet(12)

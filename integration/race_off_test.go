@@ -1,6 +1,0 @@
-//go:build !race
-
-package integration
-
-// raceEnabled means that the tests, and so the programs, are built with the race detector.
-const raceEnabled = false
