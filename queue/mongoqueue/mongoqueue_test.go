@@ -895,7 +895,7 @@ func TestFileEntryWithoutGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, ok, err := q.RegistryEntry(t.Context(), "orders"); got != first || !ok || err != nil {
-		t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
+		t.Errorf("RegistryEntry = %+v, %v, %v, want %+v", got, ok, err, first)
 	}
 	next := queue.RegistryEntry{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
 	if got, ok, err := q.SucceedFile(t.Context(), "orders", first.FileID, next); got != next || !ok || err != nil {

@@ -59,7 +59,7 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 		}
 		if now, err := q.Settings(ctx, typ); err != nil || !now.Changed.Equal(got.Changed) || got.Why != now.Why || got.MaxBacklog != now.MaxBacklog ||
 			got.DrainPaused != now.DrainPaused || got.PublishPaused != now.PublishPaused {
-			t.Errorf("ChangeSettings returns %+v, Settings %+v, %v", got, now, err)
+			t.Errorf("PatchSettings returns %+v, Settings %+v, %v", got, now, err)
 		}
 	}
 	some := time.Unix(1, 0)
@@ -136,8 +136,8 @@ func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// testMembers: a heartbeat replaces the last one of its member in all fields, members are sorted, and Leave removes one. The balance of
-// types between replicas depends on it.
+// testMembers: a heartbeat replaces the last one of its member in all fields, members are sorted and come in pages, and Leave removes one. The
+// balance of types between replicas depends on it.
 func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q, ctx := open(t), t.Context()
 	now, err := q.Now(ctx)
@@ -147,40 +147,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	started := time.UnixMilli(now.UnixMilli())
 	want := func(members ...queue.Member) {
 		t.Helper()
-		got, err := open(t).Members(ctx, "", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range got {
-			if d := got[i].Seen.Sub(now); d < -time.Second || d > time.Hour {
-				t.Errorf("%s was seen at %v, now is %v", got[i].Instance, got[i].Seen, now)
-			}
-			if !got[i].Started.Equal(started) {
-				t.Errorf("%s was started at %v, want %v", got[i].Instance, got[i].Started, started)
-			}
-			got[i].Seen, got[i].Started = time.Time{}, started
-		}
-		if len(got) != len(members) {
-			t.Fatalf("%d members, want %d: %+v", len(got), len(members), got)
-		}
-		for i := range got {
-			// No types and a nil list are the same.
-			if len(got[i].Types) == 0 {
-				got[i].Types = nil
-			}
-			if len(got[i].Held) == 0 {
-				got[i].Held = nil
-			}
-			if len(got[i].Idle) == 0 {
-				got[i].Idle = nil
-			}
-			if len(got[i].Leaving) == 0 {
-				got[i].Leaving = nil
-			}
-			if !reflect.DeepEqual(got[i], members[i]) {
-				t.Errorf("got %+v, want %+v", got[i], members[i])
-			}
-		}
+		wantMembers(t, open(t), now, started, members)
 	}
 	beat := func(m queue.Member) {
 		t.Helper()
@@ -214,39 +181,70 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	want(a, b)
 
 	// Several members concurrently, each from several handles.
+	members := []queue.Member{a, b}
+	for i := range 5 {
+		members = append(members, queue.Member{Instance: fmt.Sprint("m", i), Started: started})
+	}
 	var all sync.WaitGroup
 	for range 3 {
 		q := open(t)
 		all.Go(func() {
-			for i := range 5 {
-				if err := q.Heartbeat(ctx, queue.Member{Instance: fmt.Sprint("m", i), Started: started}); err != nil {
+			for _, m := range members[2:] {
+				if err := q.Heartbeat(ctx, m); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	all.Wait()
-	members := []queue.Member{a, b}
-	for i := range 5 {
-		members = append(members, queue.Member{Instance: fmt.Sprint("m", i), Started: started})
-	}
 	want(members...)
-	for after := -1; after <= len(members); after++ { // after each of them, before and after all
-		for most := 1; most <= len(members)+1; most++ {
-			id, from := "", max(after, 0)
-			if after == len(members) {
-				id = "z"
-			} else if after >= 0 {
-				id, from = members[after].Instance, after+1
-			}
-			got, err := q.Members(ctx, id, most)
-			rest := members[min(from, len(members)):]
-			if rest = rest[:min(most, len(rest))]; err != nil || !slices.EqualFunc(got, rest, func(a, b queue.Member) bool { return a.Instance == b.Instance }) {
-				t.Errorf("%d members after %q: %+v, %v, want %+v", most, id, got, err, rest)
+	wantPages(t, q, members)
+	if types, err := q.Types(ctx); err != nil || len(types) != 0 {
+		t.Errorf("Types = %v, %v: a type that only members serve must not be listed", types, err)
+	}
+}
+
+// wantMembers checks that exactly these members are listed, all with the same start, and with heartbeats since began.
+func wantMembers(t *testing.T, q queue.Queue, began, started time.Time, members []queue.Member) {
+	t.Helper()
+	got, err := q.Members(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		m := &got[i]
+		if d := m.Seen.Sub(began); d < -time.Second || d > time.Hour {
+			t.Errorf("%s was seen at %v, began at %v", m.Instance, m.Seen, began)
+		}
+		if !m.Started.Equal(started) {
+			t.Errorf("%s was started at %v, want %v", m.Instance, m.Started, started)
+		}
+		m.Seen, m.Started = time.Time{}, started
+		for _, types := range []*[]string{&m.Types, &m.Held, &m.Idle, &m.Leaving} {
+			if len(*types) == 0 { // no types and a nil list are the same
+				*types = nil
 			}
 		}
 	}
-	if types, err := q.Types(ctx); err != nil || len(types) != 0 {
-		t.Errorf("Types = %v, %v: a type that only members serve must not be listed", types, err)
+	if !reflect.DeepEqual(got, members) && len(got)+len(members) > 0 {
+		t.Fatalf("Members = %+v, want %+v", got, members)
+	}
+}
+
+// wantPages lists the members from after each of them, from the start and from after all, in pages of every size.
+func wantPages(t *testing.T, q queue.Queue, members []queue.Member) {
+	t.Helper()
+	rest := members
+	for _, after := range slices.Concat([]queue.Member{{}}, members, []queue.Member{{Instance: "z"}}) {
+		if len(rest) > 0 && after.Instance == rest[0].Instance {
+			rest = rest[1:]
+		}
+		for most := 1; most <= len(members)+1; most++ {
+			got, err := q.Members(t.Context(), after.Instance, most)
+			want := rest[:min(most, len(rest))]
+			if err != nil || !slices.EqualFunc(got, want, func(a, b queue.Member) bool { return a.Instance == b.Instance }) {
+				t.Errorf("Members(%q, %d) = %+v, %v, want %+v", after.Instance, most, got, err, want)
+			}
+		}
 	}
 }

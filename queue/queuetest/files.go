@@ -16,7 +16,7 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	mine := queue.RegistryEntry{FileID: [16]byte{1, 0, 0xff}, Generation: 1, Epoch: 5, DurableIndex: 100}
 	if _, ok, err := q.RegistryEntry(ctx, "orders"); ok || err != nil {
-		t.Fatalf("File = %v, %v before it was registered", ok, err)
+		t.Fatalf("RegistryEntry = %v, %v before it was registered", ok, err)
 	}
 	if updated, err := q.UpdateFile(ctx, "orders", mine); updated || err != nil {
 		t.Fatalf("UpdateFile = %v, %v before it was registered", updated, err)
@@ -27,7 +27,7 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	want := func(f queue.RegistryEntry) {
 		t.Helper()
 		if got, ok, err := q.RegistryEntry(ctx, "orders"); got != f || !ok || err != nil {
-			t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, f)
+			t.Errorf("RegistryEntry = %+v, %v, %v, want %+v", got, ok, err, f)
 		}
 	}
 	want(mine)
@@ -108,7 +108,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 					}
 					f, _, err := q.RegistryEntry(t.Context(), "orders")
 					if err != nil || f.Epoch < top || f.Epoch < v || f.DurableIndex < 2*v {
-						t.Errorf("File = %+v, %v after %d was written and %d seen", f, err, v, top)
+						t.Errorf("RegistryEntry = %+v, %v after %d was written and %d seen", f, err, v, top)
 					}
 					top = f.Epoch
 				}
@@ -121,7 +121,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 	f, ok, err := open(t).RegistryEntry(t.Context(), "orders")
 	if want := uint64(10*processes*each - 1); !ok || err != nil || f.Epoch != want || f.DurableIndex != 2*want {
-		t.Errorf("File = %+v, %v, %v, want the highest values, %d", f, ok, err, want)
+		t.Errorf("RegistryEntry = %+v, %v, %v, want the highest values, %d", f, ok, err, want)
 	}
 }
 
@@ -147,7 +147,7 @@ func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("%d messages are pending after AckFile(%+v), want %d", len(got), f, left)
 		}
 		if got, _, err := other.RegistryEntry(ctx, "orders"); got != want || err != nil {
-			t.Errorf("File = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
+			t.Errorf("RegistryEntry = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
 		}
 	}
 	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // no file is registered, before or after
@@ -193,7 +193,7 @@ func testFileSuccession(t *testing.T, q queue.Queue) {
 			t.Errorf("SucceedFile(%d, %+v) = %+v, %v, %v, want %+v", old, f, now, ok, err, want)
 		}
 		if now, ok, err := q.RegistryEntry(ctx, "orders"); now != want || !ok || err != nil {
-			t.Errorf("File = %+v, %v, %v after SucceedFile(%d, %+v), want %+v", now, ok, err, old, f, want)
+			t.Errorf("RegistryEntry = %+v, %v, %v after SucceedFile(%d, %+v), want %+v", now, ok, err, old, f, want)
 		}
 	}
 	second := queue.RegistryEntry{FileID: id(2), Generation: 2, Epoch: 7, DurableIndex: 120}

@@ -176,7 +176,7 @@ func TestDatabaseWithoutGenerations(t *testing.T) {
 	for range 2 {
 		q := open(t, path)
 		if got, ok, err := q.RegistryEntry(t.Context(), "orders"); got != first || !ok || err != nil {
-			t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
+			t.Errorf("RegistryEntry = %+v, %v, %v, want %+v", got, ok, err, first)
 		}
 	}
 	next := queue.RegistryEntry{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
