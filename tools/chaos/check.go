@@ -72,33 +72,14 @@ func (v *violations) all() []string {
 //   - the confirmed messages of a producer are in the order in which it sent them, and so are all messages of one producer number;
 //   - indexes are contiguous from 0, epochs never go back, and no gap is declared: no message was deleted.
 func checkType(typ string, known ledger, file []entry, v *violations) {
+	checkSequence(typ, file, v)
 	type place struct {
 		stream
 		n int
 	}
 	at := map[place]uint64{}
-	last := map[stream]int{}       // the confirmed message seen last
-	numbers := map[uint64]uint64{} // the counter seen last, of each producer number
-	var epoch uint64
-	for i, e := range file {
-		if e.Index != uint64(i) {
-			v.addf("index", "%s: message %d has index %d", typ, i, e.Index)
-		}
-		if e.Epoch < epoch {
-			v.addf("epoch", "%s, index %d: epoch %d after epoch %d", typ, e.Index, e.Epoch, epoch)
-		}
-		if e.AfterGap {
-			v.addf("gap", "%s, index %d: a gap is declared before it", typ, e.Index)
-		}
-		epoch = e.Epoch
-		if id, err := queue.ParseID(e.ID); err != nil {
-			v.addf("corrupt", "%s, index %d: ID %q", typ, e.Index, e.ID)
-		} else {
-			if id.N() <= numbers[id.Producer()] {
-				v.addf("order", "%s, index %d: counter %d of producer number %016x after its %d", typ, e.Index, id.N(), id.Producer(), numbers[id.Producer()])
-			}
-			numbers[id.Producer()] = id.N()
-		}
+	last := map[stream]int{} // the confirmed message seen last
+	for _, e := range file {
 		s, n, ok := parsePayload([]byte(e.Payload))
 		if !ok || s.typ != typ || n > len(known[s]) {
 			v.addf("foreign", "%s, index %d: no producer sent %.60q", typ, e.Index, e.Payload)
@@ -132,5 +113,32 @@ func checkType(typ string, known ledger, file []entry, v *violations) {
 				v.addf("lost", "%s: message %d of %s was confirmed and is missing", typ, i+1, s.producer)
 			}
 		}
+	}
+}
+
+// checkSequence checks what the messages of a file say about their order: indexes, epochs, gaps, and the numbers in their IDs.
+func checkSequence(typ string, file []entry, v *violations) {
+	counters := map[uint64]uint64{} // the counter seen last, of each producer number
+	var epoch uint64
+	for i, e := range file {
+		if e.Index != uint64(i) {
+			v.addf("index", "%s: message %d has index %d", typ, i, e.Index)
+		}
+		if e.Epoch < epoch {
+			v.addf("epoch", "%s, index %d: epoch %d after epoch %d", typ, e.Index, e.Epoch, epoch)
+		}
+		epoch = e.Epoch
+		if e.AfterGap {
+			v.addf("gap", "%s, index %d: a gap is declared before it", typ, e.Index)
+		}
+		id, err := queue.ParseID(e.ID)
+		if err != nil {
+			v.addf("corrupt", "%s, index %d: ID %q", typ, e.Index, e.ID)
+			continue
+		}
+		if last := counters[id.Producer()]; id.N() <= last {
+			v.addf("order", "%s, index %d: counter %d of producer number %016x after its %d", typ, e.Index, id.N(), id.Producer(), last)
+		}
+		counters[id.Producer()] = id.N()
 	}
 }

@@ -103,9 +103,9 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// checkFiles checks all generations of a type's file.
+// checkFiles checks all generations of a type's file, and what the registry says about the type.
 func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
-	var file []entry
+	var messages []entry
 	var files []verified
 	var last verified
 	for generation := uint64(1); ; generation++ {
@@ -113,44 +113,53 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 		if !there {
 			break
 		}
-		in := []string{path}
-		if r.address != "" {
-			in = append([]string{"--url", r.url, filepath.Base(path)}, r.place()...)
-		}
-		out, code, err := r.output(ctx, slices.Concat([]string{"verify", "--deep", "--json"}, in)...)
-		if err != nil || code != 0 {
-			r.violate("verify", "%s: exit code %d, %v\n%s", path, code, err, out)
-		}
-		v := verified{}
-		if err := json.Unmarshal(out, &v); err != nil {
-			r.violate("verify", "%s: %v", path, err)
-		}
-		v.check(path, last, func(format string, args ...any) { r.violate("verify", format, args...) })
-		last, files = v, append(files, v)
-		r.result.Epochs += len(v.Regions)
-		r.result.Void += v.Void + v.Torn
-		ours, code, err := r.output(ctx, slices.Concat([]string{"cat", "--format", "json"}, in)...)
-		if err != nil || code != 0 {
-			r.violate("cat", "%s: exit code %d, %v", path, code, err)
-		}
-		theirs, err := exec.CommandContext(ctx, r.programs.python, r.programs.reader, "cat", "--format", "json", path).Output()
-		if err != nil || !bytes.Equal(ours, theirs) {
-			r.violate("reader", "the independent reader reads %s differently: %v", path, err)
-		}
-		entries, err := readEntries(ours)
-		if err != nil {
-			r.violate("cat", "%s: %v", path, err)
-		}
-		if len(entries) != v.Messages {
-			r.violate("cat", "%s: %d messages, verify counted %d", path, len(entries), v.Messages)
-		}
-		file = append(file, entries...)
+		v, entries := r.checkFile(ctx, path, last)
+		last, files, messages = v, append(files, v), append(messages, entries...)
 	}
 	r.mu.Lock()
-	checkType(typ, known, file, &r.found)
+	checkType(typ, known, messages, &r.found)
 	r.mu.Unlock()
-	r.result.InFiles += len(file)
+	r.result.InFiles += len(messages)
+	r.checkRegistry(ctx, typ, files, len(messages))
+}
 
+// checkFile verifies the file at path, the successor of last, and reads its messages with fencepost cat and with the independent reader.
+func (r *run) checkFile(ctx context.Context, path string, last verified) (v verified, messages []entry) {
+	in := []string{path}
+	if r.address != "" {
+		in = append([]string{"--url", r.url, filepath.Base(path)}, r.place()...)
+	}
+	out, code, err := r.output(ctx, slices.Concat([]string{"verify", "--deep", "--json"}, in)...)
+	if err != nil || code != 0 {
+		r.violate("verify", "%s: exit code %d, %v\n%s", path, code, err, out)
+	}
+	if err := json.Unmarshal(out, &v); err != nil {
+		r.violate("verify", "%s: %v", path, err)
+	}
+	v.check(path, last, func(format string, args ...any) { r.violate("verify", format, args...) })
+	r.result.Epochs += len(v.Regions)
+	r.result.Void += v.Void + v.Torn
+
+	ours, code, err := r.output(ctx, slices.Concat([]string{"cat", "--format", "json"}, in)...)
+	if err != nil || code != 0 {
+		r.violate("cat", "%s: exit code %d, %v", path, code, err)
+	}
+	theirs, err := exec.CommandContext(ctx, r.programs.python, r.programs.reader, "cat", "--format", "json", path).Output()
+	if err != nil || !bytes.Equal(ours, theirs) {
+		r.violate("reader", "the independent reader reads %s differently: %v", path, err)
+	}
+	messages, err = readEntries(ours)
+	if err != nil {
+		r.violate("cat", "%s: %v", path, err)
+	}
+	if len(messages) != v.Messages {
+		r.violate("cat", "%s: %d messages, verify counted %d", path, len(messages), v.Messages)
+	}
+	return v, messages
+}
+
+// checkRegistry checks what the registry says about a type, after its workers have ended, against its files.
+func (r *run) checkRegistry(ctx context.Context, typ string, files []verified, messages int) {
 	var shown shownType
 	out, code, err := r.output(ctx, "types", "show", typ, "--url", r.url, "-o", "json")
 	if err == nil && code == 0 {
@@ -158,7 +167,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	}
 	switch {
 	case err != nil || code != 0:
-		if len(file) > 0 {
+		if messages > 0 {
 			r.violate("registry", "types show %s: exit code %d, %v\n%s", typ, code, err, out)
 		}
 	case shown.Dead > 0:

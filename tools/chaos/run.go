@@ -231,6 +231,21 @@ func (r *run) clock(m *member) string { return filepath.Join(r.dir, m.name+".clo
 // cast starts workers and producers, as many as the seed determines.
 func (r *run) cast(rng *rand.Rand) error {
 	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
+	options := r.workerOptions(rng)
+	if err := r.startWorkers(2+rng.IntN(2), options); err != nil {
+		return err
+	}
+	for i := range 1 + rng.IntN(3) {
+		if err := r.startProducer(i+1, rng.Uint64(), []string{"5ms", "20ms", "80ms"}[rng.IntN(3)]); err != nil {
+			return err
+		}
+	}
+	r.logf("%s on %s, files in %s, seed %d: types %v, %d workers %v, %d producers", r.scenario.name, r.backend, cmp.Or(r.address, r.data), r.seed, r.types, len(r.workers), options, len(r.producers))
+	return nil
+}
+
+// workerOptions are the flags of all workers, some of them drawn by lot.
+func (r *run) workerOptions(rng *rand.Rand) []string {
 	options := []string{"--lease", r.lease.String(), "--log-format", "json"}
 	for _, o := range [][]string{{"--batch", "7"}, {"--batch", "100"}, {"--prefetch", "1"}, {"--compress"}, {"--max-file-size", "1MiB"}, {"--idle-timeout", "1s"}} {
 		if rng.IntN(4) == 0 && (o[0] != "--compress" || r.programs.zstd) {
@@ -238,10 +253,13 @@ func (r *run) cast(rng *rand.Rand) error {
 		}
 	}
 	if rng.IntN(4) == 0 {
-		options = append(options, "--all-types")
-	} else {
-		options = append(options, "--type", strings.Join(r.types, ","))
+		return append(options, "--all-types")
 	}
+	return append(options, "--type", strings.Join(r.types, ","))
+}
+
+// startWorkers starts n workers: in containers, on hosts of their own, or as processes of this one.
+func (r *run) startWorkers(n int, options []string) error {
 	network, gateway := "", loopback
 	if r.hosts != nil {
 		var err error
@@ -255,7 +273,7 @@ func (r *run) cast(rng *rand.Rand) error {
 			return err
 		}
 	}
-	for i := range 2 + rng.IntN(2) {
+	for i := range n {
 		m := r.member(fmt.Sprintf("worker-%d", i+1))
 		r.workers = append(r.workers, m)
 		if r.scenario.nodes {
@@ -265,38 +283,40 @@ func (r *run) cast(rng *rand.Rand) error {
 			gateway = m.node.Here
 		}
 		if err := r.connect(m, gateway, func(url string, start int) (body, error) {
-			args := slices.Concat([]string{"--url", url}, r.files(m, url), options)
-			if r.hosts != nil {
-				return r.hosts.start(network, fmt.Sprintf("%s-%d", m.name, start), r.data, filepath.Join(r.dir, m.name+".log"),
-					[]string{"FENCEPOST_ALLOW_OVERLAY=true"}, args)
-			}
-			cmd := exec.Command(r.programs.path("worker"), args...)
-			cmd.Env = r.env(m)
-			if m.node == nil {
-				return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, false)
-			}
-			cmd.Path = "/bin/worker"
-			p, err := startProcess(cmd, m.node.Start, r.dir, m.name, false)
-			return &guest{process: p, name: m.name, node: m.node}, err
+			return r.startWorker(m, network, start, slices.Concat([]string{"--url", url}, r.files(m, url), options))
 		}); err != nil {
 			return err
 		}
 	}
-	for i := range 1 + rng.IntN(3) {
-		m, seed := r.member(fmt.Sprintf("producer-%d", i+1)), rng.Uint64()
-		pause := []string{"5ms", "20ms", "80ms"}[rng.IntN(3)]
-		r.producers = append(r.producers, m)
-		if err := r.connect(m, loopback, func(url string, start int) (body, error) {
-			cmd := exec.Command(r.programs.path("chaos"), "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
-				"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
-			cmd.Env = r.env(m)
-			return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, true)
-		}); err != nil {
-			return err
-		}
-	}
-	r.logf("%s on %s, files in %s, seed %d: types %v, %d workers %v, %d producers", r.scenario.name, r.backend, cmp.Or(r.address, r.data), r.seed, r.types, len(r.workers), options, len(r.producers))
 	return nil
+}
+
+// startWorker starts a worker for the start-th time.
+func (r *run) startWorker(m *member, network string, start int, args []string) (body, error) {
+	if r.hosts != nil {
+		return r.hosts.start(network, fmt.Sprintf("%s-%d", m.name, start), r.data, filepath.Join(r.dir, m.name+".log"),
+			[]string{"FENCEPOST_ALLOW_OVERLAY=true"}, args)
+	}
+	cmd := exec.Command(r.programs.path("worker"), args...)
+	cmd.Env = r.env(m)
+	if m.node == nil {
+		return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, false)
+	}
+	cmd.Path = "/bin/worker"
+	p, err := startProcess(cmd, m.node.Start, r.dir, m.name, false)
+	return &guest{process: p, name: m.name, node: m.node}, err
+}
+
+// startProducer starts the n-th producer, which pauses between its messages.
+func (r *run) startProducer(n int, seed uint64, pause string) error {
+	m := r.member(fmt.Sprintf("producer-%d", n))
+	r.producers = append(r.producers, m)
+	return r.connect(m, loopback, func(url string, start int) (body, error) {
+		cmd := exec.Command(r.programs.path("chaos"), "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
+			"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
+		cmd.Env = r.env(m)
+		return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, true)
+	})
 }
 
 func (r *run) member(name string) *member {
