@@ -19,7 +19,7 @@ import (
 func Documents(t testing.TB, top string, newRoot func() *cobra.Command, atLeast int) {
 	t.Helper()
 	total := 0
-	for _, doc := range []string{"README.md", "CONTRIBUTING.md", "docs/handlers.md", "docs/operations.md", "docs/security.md", "docs/ui.md", "docs/http.md", "deploy/README.md", "deploy/kubernetes/README.md"} {
+	for _, doc := range []string{"README.md", "CONTRIBUTING.md", "docs/handlers.md", "docs/operations.md", "docs/stores.md", "docs/security.md", "docs/ui.md", "docs/http.md", "deploy/README.md", "deploy/kubernetes/README.md"} {
 		checked, problems, err := CheckDocument(filepath.Join(top, doc), newRoot)
 		if err != nil {
 			t.Fatal(err)
