@@ -7,10 +7,10 @@ import "time"
 const simulation = "integration/simulation"
 
 // inSimulation is the entry of a mutant as the simulation plays it. The schedules are the same each time, and enough of them: most mutants
-// are noticed within a few, the last one within six thousand.
+// are noticed within a few, the last one within eighteen thousand.
 func (r rule) inSimulation() rule {
 	return rule{file: r.file, rule: r.rule, old: r.old, new: r.new, also: r.also, how: r.and("in the simulation"),
-		in: simulation, tests: "TestSimulation/schedules", args: []string{"-test.cpu=1", "-schedules=8000"}, timeout: 10 * time.Minute}
+		in: simulation, tests: "TestSimulation/schedules", args: []string{"-test.cpu=1", "-schedules=30000"}, timeout: 30 * time.Minute}
 }
 
 // simulationRules are mutants that only the simulation plays. Others that it plays have their entries, with sim, where those of their
