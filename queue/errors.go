@@ -21,6 +21,8 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrInvalidURL: the address of a queue cannot be parsed.
 	ErrInvalidURL = errors.New("invalid queue URL")
+	// ErrOptions: a field of PublisherOptions is invalid.
+	ErrOptions = errors.New("publisher options")
 	// ErrUnreachable: the server cannot be reached now. A retry may succeed.
 	ErrUnreachable = errors.New("queue unreachable")
 	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing

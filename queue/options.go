@@ -2,7 +2,6 @@ package queue
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -49,7 +48,7 @@ const (
 // PublisherOptions configures a [Publisher]. The zero value is ready to use.
 type PublisherOptions struct {
 	// AttemptTimeout bounds one attempt to insert a batch. An attempt that takes longer is unclear,
-	// and is retried. Defaults to 30 s.
+	// and is retried. At least 1 ms. Defaults to 30 s.
 	AttemptTimeout time.Duration
 	// BacklogWait is how long messages wait when the backlog of their type is full
 	// (Settings.MaxBacklog); then they are Rejected with ErrBacklogFull. If negative, they are
@@ -108,22 +107,30 @@ func (o PublisherOptions) withDefaults() PublisherOptions {
 
 func (o PublisherOptions) validate() error {
 	switch {
-	case o.AttemptTimeout < 0 || o.Linger < 0 || o.RepeatFor < 0:
-		return errors.New("publisher options: durations must not be negative")
+	case o.AttemptTimeout < time.Millisecond: // a smaller number lacks its unit, and every attempt would be unclear
+		return badOption("AttemptTimeout is %v; use at least 1ms", o.AttemptTimeout)
+	case o.Linger < 0:
+		return badOption("Linger is %v; use a positive duration, or 0 for no wait", o.Linger)
+	case o.RepeatFor < 0 || o.RepeatFor > MaxRepeatFor:
+		return badOption("RepeatFor is %v; use a positive duration of at most %v", o.RepeatFor, MaxRepeatFor)
 	case o.IdleRotate < MinIdleRotate || o.IdleRotate > MaxIdleRotate:
-		return fmt.Errorf("publisher options: IdleRotate is %v, want %v to %v", o.IdleRotate, MinIdleRotate, MaxIdleRotate)
+		return badOption("IdleRotate is %v; use %v to %v", o.IdleRotate, MinIdleRotate, MaxIdleRotate)
 	case o.BacklogWait > MaxBacklogWait:
-		return fmt.Errorf("publisher options: BacklogWait is %v, at most %v", o.BacklogWait, MaxBacklogWait)
-	case o.RepeatFor > MaxRepeatFor:
-		return fmt.Errorf("publisher options: RepeatFor is %v, at most %v", o.RepeatFor, MaxRepeatFor)
+		return badOption("BacklogWait is %v; use at most %v", o.BacklogWait, MaxBacklogWait)
 	case o.BatchMessages < 1 || o.BatchMessages > DefaultBatchMessages:
-		return fmt.Errorf("publisher options: BatchMessages is %d, want 1 to %d", o.BatchMessages, DefaultBatchMessages)
-	case o.BatchBytes < 1 || o.BufferBytes < 1:
-		return errors.New("publisher options: BatchBytes and BufferBytes must be positive")
+		return badOption("BatchMessages is %d; use 1 to %d", o.BatchMessages, DefaultBatchMessages)
+	case o.BatchBytes < 1:
+		return badOption("BatchBytes is %d; use at least 1", o.BatchBytes)
+	case o.BufferBytes < 1:
+		return badOption("BufferBytes is %d; use at least 1", o.BufferBytes)
 	case slices.ContainsFunc(o.Use, func(m Middleware) bool { return m == nil }):
-		return errors.New("publisher options: a Middleware of Use is nil")
+		return badOption("a Middleware of Use is nil; leave it out")
 	case o.Resume != nil:
 		return o.Resume.validate()
 	}
 	return nil
+}
+
+func badOption(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrOptions, fmt.Errorf(format, args...))
 }

@@ -140,7 +140,7 @@ type AdmissionStore interface {
 }
 
 // NewPublisher reads the queue's clock, which ctx bounds, and returns a publisher. It does not take
-// ownership of q: close the publisher, then the queue.
+// ownership of q: close the publisher, then the queue. If opt is invalid, the error wraps [ErrOptions].
 func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (*Publisher, error) {
 	opt = opt.withDefaults()
 	if err := opt.validate(); err != nil {

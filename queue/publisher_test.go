@@ -1001,21 +1001,32 @@ func TestCloseReleasesThoseWhoWaitForSpace(t *testing.T) {
 }
 
 func TestNewPublisherRefusesBadOptionsAndDeadQueues(t *testing.T) {
-	for name, opt := range map[string]queue.PublisherOptions{
-		"negative linger":  {Linger: -1},
-		"negative repeat":  {RepeatFor: -1},
-		"long repeat":      {RepeatFor: 13 * time.Hour},
-		"large batch":      {BatchMessages: 1001},
-		"negative batch":   {BatchMessages: -1},
-		"negative bytes":   {BatchBytes: -1},
-		"negative buffer":  {BufferBytes: -1},
-		"idle too short":   {IdleRotate: time.Second},
-		"idle too long":    {IdleRotate: 13 * time.Hour},
-		"negative time":    {IdleRotate: -1},
-		"negative attempt": {AttemptTimeout: -1},
+	save := func(queue.Checkpoint) error { return nil }
+	for _, c := range []struct {
+		opt     queue.PublisherOptions
+		problem string // the field, and the remedy
+	}{
+		{queue.PublisherOptions{Linger: -1}, "Linger is -1ns; use"},
+		{queue.PublisherOptions{RepeatFor: -1}, "RepeatFor is -1ns; use"},
+		{queue.PublisherOptions{RepeatFor: 13 * time.Hour}, "RepeatFor is 13h0m0s; use"},
+		{queue.PublisherOptions{BacklogWait: 13 * time.Hour}, "BacklogWait is 13h0m0s; use"},
+		{queue.PublisherOptions{BatchMessages: 1001}, "BatchMessages is 1001; use"},
+		{queue.PublisherOptions{BatchMessages: -1}, "BatchMessages is -1; use"},
+		{queue.PublisherOptions{BatchBytes: -1}, "BatchBytes is -1; use"},
+		{queue.PublisherOptions{BufferBytes: -1}, "BufferBytes is -1; use"},
+		{queue.PublisherOptions{IdleRotate: time.Second}, "IdleRotate is 1s; use"},
+		{queue.PublisherOptions{IdleRotate: 13 * time.Hour}, "IdleRotate is 13h0m0s; use"},
+		{queue.PublisherOptions{IdleRotate: -1}, "IdleRotate is -1ns; use"},
+		{queue.PublisherOptions{AttemptTimeout: -1}, "AttemptTimeout is -1ns; use"},
+		{queue.PublisherOptions{AttemptTimeout: 30}, "AttemptTimeout is 30ns; use"},
+		{queue.PublisherOptions{Use: []queue.Middleware{nil}}, "Use is nil; leave it out"},
+		{queue.PublisherOptions{Resume: &queue.Resume{Type: "Orders", Save: save}}, "Resume.Type: invalid type name"},
+		{queue.PublisherOptions{Resume: &queue.Resume{Type: "orders"}}, "Resume.Save is missing; set it"},
+		{queue.PublisherOptions{Resume: &queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{InFlight: -1}}}, "which was never passed to Save; use"},
 	} {
-		if _, err := queue.NewPublisher(t.Context(), queuetest.NewMemory(), opt); err == nil || !strings.Contains(err.Error(), "publisher options") {
-			t.Errorf("%s: %v", name, err)
+		_, err := queue.NewPublisher(t.Context(), queuetest.NewMemory(), c.opt)
+		if !errors.Is(err, queue.ErrOptions) || !strings.Contains(err.Error(), "publisher options: ") || !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: %v", c.problem, err)
 		}
 	}
 	closed := queuetest.NewMemory()

@@ -55,14 +55,14 @@ var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
 // validate refuses a checkpoint that can never have been passed to Save.
 func (r *Resume) validate() error {
 	if err := ValidateType(r.Type); err != nil {
-		return fmt.Errorf("publisher options: Resume: %w", err)
+		return badOption("Resume.Type: %w", err)
 	}
 	c := r.From
 	switch {
 	case r.Save == nil:
-		return errors.New("publisher options: Resume without Save")
+		return badOption("Resume.Save is missing; set it to a function that makes the Checkpoint durable")
 	case c.InFlight < 0 || c.InFlight > DefaultBatchMessages || c.N > MaxN-DefaultBatchMessages || c.Producer == 0 && c != Checkpoint{}:
-		return fmt.Errorf("publisher options: Resume: checkpoint %+v was never saved", c)
+		return badOption("Resume.From is %+v, which was never passed to Save; use the last saved Checkpoint, or the zero value to begin", c)
 	}
 	return nil
 }

@@ -19,13 +19,15 @@ func ValidateType(typ string) error {
 		switch {
 		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
 		case i > 0 && (c == '.' || c == '_' || c == '-'):
-		case i == 0:
-			return &TypeError{typ, "it starts with another character"}
 		case 'A' <= c && c <= 'Z':
 			return &TypeError{typ, "it has an upper-case letter"}
 		default:
+			verb := "contains"
+			if i == 0 {
+				verb = "starts with"
+			}
 			r, _ := utf8.DecodeRuneInString(typ[i:])
-			return &TypeError{typ, fmt.Sprintf("it contains %q", r)}
+			return &TypeError{typ, fmt.Sprintf("it %s %q", verb, r)}
 		}
 	}
 	return nil

@@ -43,6 +43,15 @@ func TestValidateTypeIsTheDocumentedRule(t *testing.T) {
 	})
 }
 
+func TestATypeErrorNamesTheCharacter(t *testing.T) {
+	for typ, reason := range map[string]string{"Orders": "it has an upper-case letter", "_orders": "it starts with '_'", "ärger": "it starts with 'ä'", "a b": "it contains ' '"} {
+		var te *queue.TypeError
+		if err := queue.ValidateType(typ); !errors.As(err, &te) || te.Reason != reason {
+			t.Errorf("%q: %v, want %s", typ, err, reason)
+		}
+	}
+}
+
 // TestSizeIsWhatAMessageTakes compares Message.Size with the memory that messages take.
 func TestSizeIsWhatAMessageTakes(t *testing.T) {
 	if race.Enabled {
