@@ -226,17 +226,29 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
-// ValidateTypes checks the names and patterns of Config.Types, as New does.
+// ValidateTypes checks the names and patterns of Config.Types, as New does. It refuses a pattern that no
+// type can match, such as "Orders-*".
 func ValidateTypes(types []string) error {
 	for _, t := range types {
+		check := queue.ValidateType
 		if globs.Is(t) {
-			if globs.Check(t) != nil {
-				return fmt.Errorf("%w: type pattern %q is malformed", ErrConfig, t)
-			}
-			continue
+			check = validatePattern
 		}
-		if err := queue.ValidateType(t); err != nil {
+		if err := check(t); err != nil {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}
+	return nil
+}
+
+func validatePattern(glob string) error {
+	if globs.Check(glob) != nil {
+		return fmt.Errorf(`type pattern %q is malformed; use *, ? and classes such as [a-c], for example "audit-*"`, glob)
+	}
+	for _, c := range globs.Literals(glob) {
+		var err *queue.TypeError
+		if errors.As(queue.ValidateType("a"+string(c)), &err) {
+			return &queue.TypeError{Type: glob, Reason: err.Reason + ", so no type matches it"}
 		}
 	}
 	return nil

@@ -15,6 +15,29 @@ func Check(glob string) error {
 	return err
 }
 
+// Literals returns the characters of a well-formed glob that stand for themselves: every match contains them.
+func Literals(glob string) string {
+	var b strings.Builder
+	class := false
+	for i := 0; i < len(glob); i++ {
+		c := glob[i]
+		escaped := c == '\\'
+		if escaped {
+			i++
+			c = glob[i]
+		}
+		switch {
+		case class:
+			class = escaped || c != ']'
+		case !escaped && c == '[':
+			class = true
+		case escaped || c != '*' && c != '?':
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
 // Set is a set of names and globs. It is immutable, and safe for concurrent use.
 type Set struct {
 	names map[string]bool

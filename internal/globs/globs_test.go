@@ -19,6 +19,14 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestLiterals(t *testing.T) {
+	for glob, want := range map[string]string{"orders": "orders", "a*b?c": "abc", "a[B-D]e": "ae", `[^\]X]y`: "y", `\*\[z`: "*[z", "Ä*": "Ä"} {
+		if got := Literals(glob); got != want {
+			t.Errorf("%q: %q, want %q", glob, got, want)
+		}
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for _, test := range []struct {
 		globs []string
