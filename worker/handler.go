@@ -68,7 +68,8 @@ var _ Lease = (*lock.Lease)(nil)
 type Middleware func(Handler) Handler
 
 // Each makes a Handler from a function for one message. When f fails, the messages before the failing
-// one are acknowledged, only that one counts as failed, and the messages after it are not tried.
+// one are acknowledged, only that one counts as failed, and the messages after it are not tried. It panics
+// if f is nil.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
 	if f == nil {
 		panic("worker: the function of Each is nil")
@@ -97,7 +98,8 @@ func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Han
 // keys at a time, and messages with the same key in order: h gets batches of one key each. key is
 // called for every message, and h from several goroutines. A batch of the type is finished before the
 // next one begins, so a slow key delays the others by at most one batch. Within a batch, a message
-// that fails blocks only those with the same key. A concurrency below 1 counts as 1.
+// that fails blocks only those with the same key. A concurrency below 1 counts as 1. It panics if key or
+// h is nil.
 func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 	if key == nil || missing(h) {
 		panic("worker: the key function or the Handler of Keyed is nil")
@@ -171,7 +173,7 @@ func (fencedError) Is(target error) bool { return target == storage.ErrFenced }
 // another error it counts as an ordinary error. After an ordinary error the batch is divided until
 // the failing message is found.
 type BatchError struct {
-	Errs []error // per message: nil = handled, ErrNotTried, or why it failed
+	Errs []error // one per message: nil = handled, ErrNotTried, or why it failed
 }
 
 func (e *BatchError) Error() string {
@@ -185,6 +187,9 @@ func (e *BatchError) Error() string {
 				first = err
 			}
 		}
+	}
+	if failed == 0 {
+		return fmt.Sprintf("none of %d messages failed", len(e.Errs))
 	}
 	return fmt.Sprintf("%d of %d messages failed, the first: %v", failed, len(e.Errs), first)
 }
@@ -279,6 +284,8 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 		return batchError(len(msgs), 0, err).Errs // smaller batches would be refused as well
 	case ok && batch != nil && len(batch.Errs) == len(msgs):
 		return batch.Errs
+	case len(msgs) == 1 && ok && batch != nil:
+		return []error{fmt.Errorf("the handler returned a BatchError with %d entries for 1 message; it needs one per message: %w", len(batch.Errs), err)}
 	case len(msgs) == 1:
 		return []error{err}
 	case ends(ctx): // a stop does not wait for the parts of a failed batch

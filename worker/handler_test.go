@@ -1020,6 +1020,28 @@ func TestNilBatchError(t *testing.T) {
 	}
 }
 
+// A BatchError with too few or too many entries does not say which messages are handled.
+func TestBatchErrorOfTheWrongLength(t *testing.T) {
+	for _, test := range []struct {
+		errs []error
+		want string
+	}{
+		{nil, "a BatchError with 0 entries for 1 message; it needs one per message: none of 0 messages failed"},
+		{[]error{nil, nil, errors.New("no stock"), nil}, "a BatchError with 4 entries for 1 message; it needs one per message: 1 of 4 messages failed, the first: no stock"},
+	} {
+		onRig(t, func(t *testing.T, r *rig) {
+			r.publish(typ, 3)
+			h := HandlerFunc(func(context.Context, Lease, []queue.Message) error { return &BatchError{test.errs} })
+			if err := r.drain(handle(h, deadLetters)); err != nil {
+				t.Fatal(err)
+			}
+			if l := r.letters(); len(l) != 3 || !strings.Contains(l[0].Reason, test.want) {
+				t.Errorf("dead letters: %v, want 3 with %s", l, test.want)
+			}
+		})
+	}
+}
+
 // A handler without a function would fail for every message.
 func TestHandlersWithoutAFunctionPanicAtOnce(t *testing.T) {
 	key := func(queue.Message) string { return "" }
