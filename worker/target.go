@@ -53,8 +53,8 @@ type Handling struct {
 	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first Middleware is the
 	// outermost. All run for every attempt.
 	Use []Middleware
-	// Timeout bounds one call of the Handler, by the end of its context. Defaults to no bound. A
-	// handler that ignores its context blocks its type until it returns.
+	// Timeout bounds one call of the Handler, by the end of its context; at least 1 ms. Defaults to no
+	// bound. A handler that ignores its context blocks its type until it returns.
 	Timeout time.Duration
 }
 
@@ -83,8 +83,8 @@ func (h Handling) validate() error {
 	switch {
 	case missing(h.Handler):
 		return bad("Handling.Handler is missing; use Each with your function")
-	case h.Timeout < 0:
-		return bad("Handling.Timeout is %v; use a positive duration, or 0 for no bound", h.Timeout)
+	case h.Timeout != 0 && h.Timeout < time.Millisecond: // a smaller number lacks its unit, and every message would fail
+		return bad("Handling.Timeout is %v; use at least 1ms, or 0 for no bound", h.Timeout)
 	}
 	return nil
 }
