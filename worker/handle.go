@@ -241,7 +241,11 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 		if errors.As(err, &p) {
 			event = event.Bytes("stack", p.Stack)
 		}
-		event.Msg("a message failed")
+		consequence := ""
+		if h.pool.cfg.OnError == Block {
+			consequence = "; its type waits until it succeeds, because OnError is Block; DeadLetter puts such messages aside"
+		}
+		event.Msg("a message failed" + consequence)
 	}
 	if !over {
 		return false, nil

@@ -495,6 +495,9 @@ func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 		if n := r.pending(); n != 5 || len(rec.all()) != 5 {
 			t.Errorf("%d messages are pending, %d handled, want 5 and 5: what is handled is acknowledged", n, len(rec.all()))
 		}
+		if log := r.log.String(); strings.Count(log, "a message failed; its type waits until it succeeds") != 1 {
+			t.Error("no single line of the log says that the type waits")
+		}
 	})
 }
 
