@@ -110,7 +110,8 @@ func newBackend(q queue.Queue, store lock.Store, name string) (*Backend, error) 
 	return &Backend{Queue: q, Locker: locker, Name: name}, nil
 }
 
-// Close releases the locks still held, and disconnects.
+// Close releases the locks still held, and disconnects. Stop the pools and close the publishers first. ctx bounds the release of the locks;
+// if the server does not answer, Close may take 5 s more.
 func (b *Backend) Close(ctx context.Context) error {
 	return errors.Join(b.Locker.Close(ctx), b.Queue.Close())
 }

@@ -98,6 +98,9 @@ func New(cfg Config) (*Pool, error) {
 // Stop returns at once; Run returns when all that is done. An unresponsive queue delays Run only if
 // fetched messages depend on its answer; a lock release without an answer continues in the background
 // until the Locker is closed. Further calls do nothing.
+//
+// A Handler delays Run for as long as a batch takes it. To bound that, end Run's ctx some time after Stop;
+// a Handler that ignores its ctx delays Run even then.
 func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); p.stop() }) }
 
 // Stats returns the counters so far.
@@ -138,7 +141,8 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 }
 
 // Run serves the types until Stop is called, all types are empty (Config.UntilEmpty), or ctx ends.
-// The end of ctx aborts everything at once; no message is lost, and the next holder continues.
+// The end of ctx aborts everything at once; no message is lost, and the next holder continues. Run still
+// waits until a running Handler returns.
 //
 // Run returns the cause of ctx if ctx has ended. Otherwise it returns nil, or the errors of the types
 // that were refused at the end (State Refused): an operator has to change something, for example restore

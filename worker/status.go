@@ -47,7 +47,9 @@ const (
 	CauseError   Cause = "error"         // an I/O error, a server that refused
 )
 
-// Status is what a [Pool] is doing at one moment: see [Pool.Status].
+// Status is what a [Pool] is doing at one moment: see [Pool.Status]. For health checks: a program whose
+// type is Stuck should be restarted; one whose pool is Stopping, or not Running, is not ready. During an
+// Outage the pool retries, and a restart does not help.
 type Status struct {
 	Instance string // of this replica, random
 	Started  time.Time

@@ -9,7 +9,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Target is where the messages of a pool go: [Files] or [Handling], not a pointer to one of them.
+// Target is where the messages of a pool go: [Files] or [Handling], not a pointer to one of them. All pools
+// that serve a type need the same target: each message goes only to the pool that then holds the type.
 type Target interface{ validate() error }
 
 // Files is the Target that appends each type's messages to a file of its own, exactly once. Dir is

@@ -69,6 +69,41 @@ func ExampleNew() {
 	// Output: fencepost_server_up 1
 }
 
+// Two pools in one process, told apart by a label.
+func ExampleMetrics_severalPools() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	ship := worker.Each(func(context.Context, worker.Lease, queue.Message) error { return nil })
+
+	registry := prometheus.NewRegistry()
+	for _, typ := range []string{"orders", "payments"} {
+		m := metrics.New()
+		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{typ}, To: worker.Handling{Handler: ship}, Observe: m.Observe}
+		pool, err := worker.New(cfg)
+		if err != nil {
+			log.Fatal(err)
+		}
+		m.Attach(pool, cfg)
+		defer m.Close()
+		prometheus.WrapRegistererWith(prometheus.Labels{"pool": typ}, registry).MustRegister(m)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "fencepost_server_up" {
+			for _, m := range f.Metric {
+				fmt.Println(m.Label[0].GetValue(), m.Gauge.GetValue())
+			}
+		}
+	}
+	// Output:
+	// orders 1
+	// payments 1
+}
+
 // A service with a type per customer: 20 types have series of their own, the others are added up under type="_other".
 func ExampleMaxTypes() {
 	registry := prometheus.NewRegistry()

@@ -22,6 +22,15 @@
 //
 // A type with series of its own takes about 10 KiB, any other one 250 bytes.
 //
+// # Several pools in a process
+//
+// Each pool needs Metrics of its own. Register each with a label, because the names are the same:
+//
+//	prometheus.WrapRegistererWith(prometheus.Labels{"pool": "files"}, registry).MustRegister(m)
+//
+// fencepost_lock_acquired_total and the other counters of locks count the locks of the Locker. They are
+// the same for all pools that share it.
+//
 // # What a scrape costs
 //
 // A scrape queries the server for the backlog of at most 500 types, at most once in 5 s, with a few
