@@ -94,23 +94,30 @@ func (s *stream) admit() admission {
 	if wait <= 0 {
 		return admission{ask: func() { s.count(set.MaxBacklog) }}
 	}
-	if !b.fullSince.IsZero() { // the last count found it full: reject messages that have waited for BacklogWait
-		late := 0
-		for late < len(s.waiting) {
-			since := s.waiting[late].since
-			if since.Before(b.fullSince) {
-				since = b.fullSince
-			}
-			if now.Sub(since) < p.opt.BacklogWait {
-				break
-			}
-			late++
-		}
-		if late > 0 {
-			return admission{refused: &BacklogFullError{s.typ, set.MaxBacklog}, items: late}
-		}
+	if late := s.overdue(now); late > 0 {
+		return admission{refused: &BacklogFullError{s.typ, set.MaxBacklog}, items: late}
 	}
 	return admission{wait: wait}
+}
+
+// overdue counts the first waiting messages that have waited for BacklogWait since the backlog was found full. p.mu is held.
+func (s *stream) overdue(now time.Time) int {
+	full := s.backlog.fullSince
+	if full.IsZero() { // the last count found room
+		return 0
+	}
+	late := 0
+	for late < len(s.waiting) {
+		since := s.waiting[late].since
+		if since.Before(full) {
+			since = full
+		}
+		if now.Sub(since) < s.p.opt.BacklogWait {
+			break
+		}
+		late++
+	}
+	return late
 }
 
 // readSettings reads the settings of all types, or waits for a running read.

@@ -107,55 +107,74 @@ func (s *stream) run() {
 
 // next waits for messages and forms the next batch. nil means that the stream has ended.
 func (s *stream) next() []*item {
-	p := s.p
 	idleSince := time.Now()
 	for {
-		p.mu.Lock()
-		var wait time.Duration
-		switch {
-		case s.live > 0:
-			if wait = s.hold(); wait > 0 {
-				break
-			}
-			a := s.admit()
-			switch {
-			case a.room > 0:
-				batch := s.take(a.room)
-				p.mu.Unlock()
-				return batch
-			case a.refused != nil:
-				refused := s.refuse(a.items, a.refused)
-				p.mu.Unlock()
-				s.report(refused)
-				continue
-			case a.ask != nil:
-				p.mu.Unlock()
-				a.ask()
-				continue
-			}
-			wait = a.wait
-		case p.closed:
-			delete(p.streams, streamKey(s.typ, s.delayed))
-			p.mu.Unlock()
-			return nil
-		case s.broken != nil: // rule: a stream that accepts nothing more stays, so that no new one of its type begins after the lost messages
-			wait = time.Hour // until signal
+		switch d := s.decide(idleSince); {
+		case d.ended || d.batch != nil:
+			return d.batch
+		case d.ask != nil:
+			d.ask()
+		case d.refused != nil:
+			s.report(d.refused)
 		default:
-			// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
-			if wait = max(p.opt.IdleRotate-time.Since(idleSince), s.hold()); wait <= 0 {
-				delete(p.streams, streamKey(s.typ, s.delayed))
-				p.mu.Unlock()
-				return nil
-			}
+			s.sleep(d.wait)
 		}
-		p.mu.Unlock()
-		timer := time.NewTimer(wait)
-		select {
-		case <-s.wake:
-		case <-timer.C:
-		case <-p.sending.Done(): // Close gave up: admit rejects the waiting messages
-		}
-		timer.Stop()
+	}
+}
+
+// decision is what the stream's goroutine does next. Without another field it waits.
+type decision struct {
+	batch   []*item // send these
+	refused []*item // report these
+	ask     func()  // call this without Publisher.mu
+	ended   bool    // end: the stream is removed from the publisher
+	wait    time.Duration
+}
+
+func (s *stream) decide(idleSince time.Time) decision {
+	p := s.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.live == 0 {
+		return s.decideIdle(idleSince)
+	}
+	if wait := s.hold(); wait > 0 {
+		return decision{wait: wait}
+	}
+	a := s.admit()
+	switch {
+	case a.room > 0:
+		return decision{batch: s.take(a.room)}
+	case a.refused != nil:
+		return decision{refused: s.refuse(a.items, a.refused)}
+	}
+	return decision{ask: a.ask, wait: a.wait}
+}
+
+// decideIdle is decide without a message to send. p.mu is held.
+func (s *stream) decideIdle(idleSince time.Time) decision {
+	p := s.p
+	wait := max(p.opt.IdleRotate-time.Since(idleSince), s.hold())
+	switch {
+	case p.closed:
+	case s.broken != nil: // rule: a stream that accepts nothing more stays, so that no new one of its type begins after the lost messages
+		return decision{wait: time.Hour} // until signal
+	// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
+	case wait > 0:
+		return decision{wait: wait}
+	}
+	delete(p.streams, streamKey(s.typ, s.delayed))
+	return decision{ended: true}
+}
+
+// sleep waits for d, a signal, or the moment when Close gives up: then admit rejects the waiting messages.
+func (s *stream) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.wake:
+	case <-timer.C:
+	case <-s.p.sending.Done():
 	}
 }
 

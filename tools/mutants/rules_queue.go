@@ -11,7 +11,7 @@ var queueRules = []rule{
 	{file: "queue/stream.go", rule: "one batch in flight per (producer, type)", sim: true, tests: "TestPublisherInKnownScenarios",
 		old: "		s.send(batch)\n", new: "		s.p.streamsWG.Go(func() { s.send(batch) })\n"},
 	{file: "queue/stream.go", rule: "an idle stream ends", tests: "TestIdleStreamEndsAndTheNextHasANewNumber",
-		old: `if wait = max(p.opt.IdleRotate-time.Since(idleSince), s.hold()); wait <= 0 {`, new: `if wait = max(time.Hour, time.Since(idleSince), s.hold()); wait <= 0 {`},
+		old: `wait := max(p.opt.IdleRotate-time.Since(idleSince), s.hold())`, new: `wait := max(time.Hour, time.Since(idleSince), s.hold())`},
 	{file: "queue/stream.go", rule: "ID time never decreases within a stream", how: "another process's clock was ahead", tests: "TestResumeGoesOnBehindTheTimeOfTheCheckpoint",
 		old: `if now.Before(s.floor) {`, new: `if false {`},
 	{file: "queue/publisher.go", rule: "ID time never decreases within a stream", how: "this machine's clock", tests: "TestIDTimeIsTheQueuesClock",
