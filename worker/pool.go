@@ -166,18 +166,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer leave()
 	var types sync.WaitGroup
 	serve := func(pending bool, names ...string) (fresh, served []string) {
-		p.mu.Lock()
-		for _, typ := range names {
-			switch {
-			case p.served[typ]:
-				served = append(served, typ)
-			case p.matches(typ):
-				p.served[typ] = true
-				fresh = append(fresh, typ)
-			}
-		}
-		p.rebalancer.Join(pending, fresh...) // first: others use what it creates
-		p.mu.Unlock()
+		fresh, served = p.claim(pending, names)
 		at := p.placeAmong(len(fresh))
 		for _, typ := range slices.Concat(fresh[at:], fresh[:at]) {
 			p.book.add(typ)
@@ -252,6 +241,23 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 // not served yet. It returns these as fresh, and those that were served already as served. pending means
 // that the types are known to have messages.
 type serveFunc func(pending bool, types ...string) (fresh, served []string)
+
+// claim marks the given types as served, if the configuration names or matches them: see serveFunc.
+func (p *Pool) claim(pending bool, names []string) (fresh, served []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, typ := range names {
+		switch {
+		case p.served[typ]:
+			served = append(served, typ)
+		case p.matches(typ):
+			p.served[typ] = true
+			fresh = append(fresh, typ)
+		}
+	}
+	p.rebalancer.Join(pending, fresh...) // before they are served: others use what it creates
+	return fresh, served
+}
 
 // begin starts serving types. With UntilEmpty it queries all of them at once, and those without
 // messages are done.
