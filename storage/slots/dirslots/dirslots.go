@@ -52,6 +52,9 @@ var (
 //
 // A *slots.RefusedError means that the directory is unusable.
 func Open(dir string) (*Store, error) {
+	if dir == "" { // usually a setting that is missing: it must not become the working directory
+		return nil, &slots.RefusedError{Store: "shared:", Reason: "the name of the directory is empty", Remedy: "name the directory of the store"}
+	}
 	s := &Store{dir: filepath.Clean(dir)}
 	info, err := os.Stat(s.dir)
 	switch {

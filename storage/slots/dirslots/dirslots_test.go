@@ -86,7 +86,7 @@ func TestUnusableDirectories(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, says := range map[string]string{filepath.Join(dir, "none"): "mount the volume", file: "not a directory"} {
+	for path, says := range map[string]string{filepath.Join(dir, "none"): "mount the volume", file: "not a directory", "": "name the directory"} {
 		_, err := dirslots.Open(path)
 		var refused *slots.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), says) {
