@@ -212,7 +212,8 @@ func ExamplePublisher_PublishAt() {
 	defer p.Close(ctx)
 
 	newYear := time.Date(2100, time.January, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := p.PublishAt(ctx, newYear, "greetings", []byte("happy new year"), nil); err != nil {
+	id, err := p.PublishAt(ctx, newYear, "greetings", []byte("happy new year"), nil)
+	if err != nil {
 		log.Fatal(err)
 	}
 	delayed, err := b.Queue.Delayed(ctx, queue.ScheduleKey{}, queue.Limit{Messages: 10})
@@ -220,7 +221,7 @@ func ExamplePublisher_PublishAt() {
 		log.Fatal(err)
 	}
 	fmt.Println(delayed[0].Due.UTC().Format(time.DateOnly), string(delayed[0].Payload))
-	n, err := b.Queue.CancelDelayed(ctx, []queue.ScheduleKey{queue.ScheduleKeyOf(&delayed[0])})
+	n, err := b.Queue.CancelDelayed(ctx, []queue.ScheduleKey{{Due: newYear, Type: "greetings", ID: id}})
 	fmt.Println(n, "cancelled", err)
 	// Output:
 	// 2100-01-01 happy new year

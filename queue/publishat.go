@@ -9,7 +9,8 @@ import (
 // to the end of its type. Messages that are due at the same time are promoted in the order in which
 // they were published. A time in the past means as soon as possible.
 //
-// The ID is that of the delayed message, to find or cancel it; promotion gives it another.
+// The ID is that of the delayed message; promotion gives it another. To cancel the message, pass a
+// [ScheduleKey] of due, typ and the ID to CancelDelayed of the queue.
 func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, payload []byte, headers map[string]string) (ID, error) {
 	if first := time.UnixMilli(0); due.Before(first) { // a Message with the zero time would not be delayed
 		due = first
@@ -18,7 +19,8 @@ func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, pa
 	return r.ID, r.Err
 }
 
-// PublishAfter is PublishAt for a time that is delay from now.
+// PublishAfter is PublishAt for a time that is delay from now. For a message that you may cancel, call
+// PublishAt with p.Now().Add(delay), because cancelling needs that time.
 func (p *Publisher) PublishAfter(ctx context.Context, delay time.Duration, typ string, payload []byte, headers map[string]string) (ID, error) {
 	return p.PublishAt(ctx, p.Now().Add(delay), typ, payload, headers)
 }
