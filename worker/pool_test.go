@@ -1095,6 +1095,7 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{Schema: strings.Repeat("x", 2000)}} }, "at most 1024"},
 		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{CheckpointBatches: -1}} }, "CheckpointBatches"},
 		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{Salvage: true}} }, "Rewrite"},
+		{func(c *Config) { c.To = Files{Dir: "d", Storage: storage.Options{Adopt: true}} }, "RewriteOptions.Adopt"},
 		{func(c *Config) { c.To = Handling{Handler: HandlerFunc(nil)} }, "Handler"},
 		{func(c *Config) { c.To = Handling{Handler: new(record).handler(), Use: []Middleware{nil}} }, "Use[0]"},
 		{func(c *Config) {

@@ -38,7 +38,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 	if err != nil {
 		return nil, err
 	}
-	to := &p.dest.Storage // here, because New refuses the first two
+	to := &p.dest.Storage // here, because New refuses them
 	to.Salvage, to.AcceptLoss, to.Adopt = o.Repair, o.AcceptLoss, o.Adopt
 	if err := p.hasFile(ctx, typ); err != nil {
 		return nil, err

@@ -42,8 +42,8 @@ type Files struct {
 	DedupeWindow time.Duration
 
 	// Storage has further options of the files, such as the permission to use an overlay file
-	// system. The pool sets Registry, Holder, Empty, Restore and Replay itself. For Salvage and AcceptLoss
-	// see Rewrite.
+	// system. The pool sets Registry, Holder, Empty, Restore, Replay and Rehearse itself. For Salvage,
+	// AcceptLoss and Adopt see Rewrite.
 	Storage storage.Options
 }
 
@@ -76,6 +76,8 @@ func (f Files) validate() error {
 		return bad("Files.Storage.CheckpointBytes is %d and CheckpointBatches is %d; use positive numbers, or 0 for the defaults", o.CheckpointBytes, o.CheckpointBatches)
 	case o.Salvage || o.AcceptLoss:
 		return bad("Files.Storage.Salvage and AcceptLoss open a file only to repair it; call Rewrite with RewriteOptions.Repair")
+	case o.Adopt: // a pool would accept the files of a wrong directory at every start
+		return bad("Files.Storage.Adopt is for one decision of an operator; call Rewrite with RewriteOptions.Adopt")
 	}
 	return nil
 }
