@@ -476,12 +476,14 @@ func ioError(op, path string, err error) error {
 		return noSpace(path, 0, err)
 	case errors.Is(err, syscall.ENOTDIR):
 		remedy = "; name a directory: this, or one that it would be in, is a file"
+	case errors.Is(err, syscall.EISDIR):
+		remedy = "; it is a directory where a file should be: move it away"
 	case errors.Is(err, syscall.EROFS):
 		remedy = "; the file system is read-only (after a disk error ext4 remounts itself so: see the kernel log)"
 	case errors.Is(err, syscall.ELOOP):
 		remedy = "; it is a symbolic link, which is not followed: name the real file"
 	case errors.Is(err, fs.ErrPermission):
-		remedy = "; run as the user that owns the file, or give that user access"
+		remedy = "; run as the user that owns the file and its directory, or give this user access to both"
 	case errors.Is(err, syscall.EIO):
 		remedy = "; the disk reports errors: see the kernel log"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

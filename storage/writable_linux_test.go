@@ -52,12 +52,23 @@ func TestCheckWritable(t *testing.T) {
 		done <- check(filepath.Join(dir, "a", "b"))
 	}()
 	for range 2 {
-		if err := <-done; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "give that user access") {
+		if err := <-done; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "give this user access to both") {
 			t.Errorf("a directory of another user: %v", err)
 		}
 	}
 	os.Chmod(dir, 0o755)
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func TestADirectoryInPlaceOfTheFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, storage.FileName("orders")), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := storage.Open(t.Context(), dir, "orders", 1, storage.Options{AllowOverlay: true})
+	if !errors.Is(err, syscall.EISDIR) || !strings.Contains(err.Error(), "move it away") {
+		t.Errorf("got %v", err)
 	}
 }
