@@ -76,7 +76,7 @@ func (a *Audit) grow() error {
 }
 
 // Restore loads the state that a successor file begins with, which has the producers' numbers in the
-// preceding files. Call it before Record. The error is that of Grow, or ledger.ErrState.
+// preceding files. Call it before Record. The error is that of Grow, or that state cannot be read.
 func (a *Audit) Restore(state []byte) error {
 	l := ledger.New(ledger.Options{})
 	if err := l.RestoreWithin(state, func(spent int) error {

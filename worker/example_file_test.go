@@ -77,11 +77,15 @@ func ExamplePool_Stop() {
 	}
 	committed, cancel := pool.Subscribe(1, worker.Committed)
 	defer cancel()
+	runCtx, abort := context.WithCancel(ctx)
+	defer abort()
 	ended := make(chan error, 1)
-	go func() { ended <- pool.Run(ctx) }()
+	go func() { ended <- pool.Run(runCtx) }()
 	publish(ctx, b, "chair")
 	<-committed
 	pool.Stop()
+	grace := time.AfterFunc(20*time.Second, abort) // in case a Handler takes too long; nothing is lost, but it handles messages again
+	defer grace.Stop()
 	fmt.Println("ended:", <-ended)
 	// Output: ended: <nil>
 }
