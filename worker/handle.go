@@ -110,22 +110,12 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 				continue
 			}
 		}
-		before := h.handled
-		left, failed, err := h.attempt(ctx, msgs[:size], done)
+		left, failed, err := h.attemptAndTell(ctx, msgs[:size], done, out)
 		if err != nil {
 			return err
 		}
 		settled := size - len(left)
-		if h.poison.oneByOne > 0 {
-			h.poison.returned(ctx, settled)
-			if err := sendNow(ctx, out, done); err != nil { // so that they are not handled again if the process is killed
-				return err
-			}
-		}
 		msgs = append(left, msgs[size:]...)
-		if n := h.handled - before; n > 0 {
-			h.emit(Event{Kind: Committed, Messages: int(n)})
-		}
 		if settled > 0 {
 			h.retries.pause.Reset()
 			size *= 2
@@ -148,6 +138,24 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	}
 	h.over = len(msgs) > 0
 	return ctx.Err()
+}
+
+// attemptAndTell is attempt, and tells others what was settled: subscribers and, if messages are handled one by one, the queue.
+func (h *handlerSink) attemptAndTell(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) (left []queue.Message, failed bool, err error) {
+	before := h.handled
+	if left, failed, err = h.attempt(ctx, msgs, done); err != nil {
+		return nil, false, err
+	}
+	if h.poison.oneByOne > 0 {
+		h.poison.returned(ctx, len(msgs)-len(left))
+		if err := sendNow(ctx, out, done); err != nil { // so that they are not handled again if the process is killed
+			return nil, false, err
+		}
+	}
+	if n := h.handled - before; n > 0 {
+		h.emit(Event{Kind: Committed, Messages: int(n)})
+	}
+	return left, failed, nil
 }
 
 // sendNow sends the settled messages of a batch to the ack stage before the rest of the batch is settled.
