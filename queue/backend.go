@@ -103,7 +103,7 @@ type HolderNotes interface {
 	HolderNote(ctx context.Context, typ string) ([]byte, error)
 
 	// SetHolderNote stores a few bytes of UTF-8 text for the type, durably.
-	SetHolderNote(ctx context.Context, typ string, mark []byte) error
+	SetHolderNote(ctx context.Context, typ string, note []byte) error
 }
 
 // Clock is the clock of a queue.

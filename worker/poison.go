@@ -36,7 +36,7 @@ type sessionMark struct {
 // marks is the part of queue.Queue that stores the mark.
 type marks interface {
 	HolderNote(ctx context.Context, typ string) ([]byte, error)
-	SetHolderNote(ctx context.Context, typ string, mark []byte) error
+	SetHolderNote(ctx context.Context, typ string, note []byte) error
 	Depth(ctx context.Context, typ string, most int) (queue.Depth, error)
 }
 
@@ -124,7 +124,7 @@ func (p *poison) returned(ctx context.Context, settled int) {
 		return
 	}
 	if err := p.store(ctx); err != nil {
-		p.log.Debug().Err(err).Msg("mark not cleared")
+		p.log.Debug().Err(err).Msg("holder note not cleared")
 	}
 }
 
@@ -138,6 +138,6 @@ func (p *poison) end(err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := p.store(ctx); err != nil {
-		p.log.Debug().Err(err).Msg("mark not cleared")
+		p.log.Debug().Err(err).Msg("holder note not cleared")
 	}
 }

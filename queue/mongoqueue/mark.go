@@ -28,7 +28,7 @@ func (q *Queue) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, q.explain(ctx, "read the mark of "+typ, err)
+		return nil, q.explain(ctx, "read the holder note of "+typ, err)
 	}
 	return []byte(doc.Mark), nil
 }
@@ -37,13 +37,13 @@ func (q *Queue) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 //
 //	updateOne {_id: "<type>"} → {$set: {mark}} in marks, w: majority; index: _id. Nothing matched: insertOne. Duplicate key:
 //	another process was first, and the update is repeated.
-func (q *Queue) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
+func (q *Queue) SetHolderNote(ctx context.Context, typ string, note []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	err := setFields(ctx, q.marks, typ, bson.D{{Key: "mark", Value: string(mark)}})
-	return q.explain(ctx, "set the mark of "+typ, err)
+	err := setFields(ctx, q.marks, typ, bson.D{{Key: "mark", Value: string(note)}})
+	return q.explain(ctx, "store the holder note of "+typ, err)
 }

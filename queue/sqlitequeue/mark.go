@@ -17,19 +17,19 @@ func (q *Queue) HolderNote(ctx context.Context, typ string) (mark []byte, err er
 		return err
 	})
 	if err != nil {
-		return nil, explain("read the mark of "+typ, err)
+		return nil, explain("read the holder note of "+typ, err)
 	}
 	return mark, nil
 }
 
 // SetHolderNote implements queue.Queue: one statement, synced.
-func (q *Queue) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
+func (q *Queue) SetHolderNote(ctx context.Context, typ string, note []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
 	err := q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_marks (type, mark) VALUES (?, ?)`, typ, string(mark))
+		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_marks (type, mark) VALUES (?, ?)`, typ, string(note))
 		return err
 	})
-	return explain("set the mark of "+typ, err)
+	return explain("store the holder note of "+typ, err)
 }
