@@ -24,5 +24,5 @@ var simulationRules = []rule{
 		also: []edit{{"storage/takeover.go", `case v.epoch >= w.epoch`, `case false && v.epoch >= w.epoch`}}},
 	{file: "queue/repeat.go", rule: `after anything but "all stored" a new producer number`, how: "nor after a pause",
 		old: "	if s.p.opt.Resume != nil {\n\t\ts.breakOff(err.Err)", new: "	if s.p.opt.Resume == nil {\n\t\treturn\n\t}\n\tif s.p.opt.Resume != nil {\n\t\ts.breakOff(err.Err)",
-		also: []edit{{"queue/stream.go", `if s.n > 0 && s.stored.Elapsed() >= s.p.opt.IdleRotate`, `if false && s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate`}}},
+		also: []edit{{"queue/stream.go", `if s.n > 0 && s.stored.Elapsed() >= s.p.opt.IdleRotate`, `if false && s.n > 0 && s.stored.Elapsed() >= s.p.opt.IdleRotate`}}},
 }
