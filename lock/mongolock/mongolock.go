@@ -102,6 +102,15 @@ func (o *Options) check(db *mongo.Database) error {
 	return nil
 }
 
+// locks is the collection of locks in db, whatever settings db has.
+func (o *Options) locks(db *mongo.Database) *mongo.Collection {
+	return db.Collection(o.Collection, options.Collection().
+		// rule: a grant that a failover can roll back is no grant.
+		SetWriteConcern(writeconcern.Majority()).
+		// Reads are only hints, but a lagging secondary would give bad ones.
+		SetReadPreference(readpref.Primary()))
+}
+
 // store implements lock.Store. Each method is one command on one document; its comment has the
 // filter, the update (take, touch, remove: see filter.go), the index, and the meaning of no match.
 type store struct {
@@ -170,14 +179,7 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 	if err := o.check(db); err != nil {
 		return nil, err
 	}
-	s := &store{
-		hosts: hosts,
-		locks: db.Collection(o.Collection, options.Collection().
-			// rule: a grant that a failover can roll back is no grant.
-			SetWriteConcern(writeconcern.Majority()).
-			// Reads are only hints, but a lagging secondary would give bad ones.
-			SetReadPreference(readpref.Primary())),
-	}
+	s := &store{hosts: hosts, locks: o.locks(db)}
 	s.shared = newShared(s, far)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

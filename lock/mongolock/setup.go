@@ -26,7 +26,7 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(db); err != nil {
 		return err
 	}
-	_, err := db.Collection(o.Collection).Indexes().CreateOne(ctx, mongo.IndexModel{
+	_, err := o.locks(db).Indexes().CreateOne(ctx, mongo.IndexModel{
 		Keys:    bson.D{{Key: "at", Value: 1}},
 		Options: options.Index().SetName(ttlIndex).SetExpireAfterSeconds(o.seconds()),
 	})
@@ -52,7 +52,7 @@ func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 		return err
 	}
 	where := db.Name() + "." + o.Collection
-	cur, err := db.Collection(o.Collection).Indexes().List(ctx)
+	cur, err := o.locks(db).Indexes().List(ctx)
 	if err != nil {
 		return fmt.Errorf("lock store: list the indexes of %s: %w", where, err)
 	}
