@@ -34,6 +34,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -59,6 +60,9 @@ const (
 	// wrong by less than the retention.
 	MinRetention = 7 * 24 * time.Hour
 
+	// maxNamespace is the longest database.collection that every server accepts, in bytes. MongoDB takes 255 for a collection that is
+	// not sharded.
+	maxNamespace = 235
 	// connectTimeout bounds how long Open waits for the server.
 	connectTimeout = 10 * time.Second
 	// poolSize bounds the connections of Open's own client. A lock operation is one short round
@@ -80,7 +84,7 @@ type Options struct {
 	Warn func(error)
 }
 
-// check sets the defaults. It refuses a database in which no lock could be acquired, and a retention so short that tokens
+// check sets the defaults. It refuses a database or a collection in which no lock could be acquired, and a retention so short that tokens
 // in use could be forgotten.
 func (o *Options) check(db *mongo.Database) error {
 	if db == nil {
@@ -92,6 +96,10 @@ func (o *Options) check(db *mongo.Database) error {
 	if o.Collection == "" {
 		o.Collection = DefaultCollection
 	}
+	if !validCollection(db.Name(), o.Collection) {
+		return &lock.InvalidError{What: "collection of locks", Value: strconv.Quote(o.Collection), Problem: fmt.Sprintf("it must be UTF-8 without "+
+			"$ and zero bytes, must not begin with . or system., and %s.COLLECTION must have at most %d bytes", db.Name(), maxNamespace)}
+	}
 	if o.Retention == 0 {
 		o.Retention = DefaultRetention
 	}
@@ -100,6 +108,12 @@ func (o *Options) check(db *mongo.Database) error {
 			Problem: "it must be at least " + MinRetention.String()}
 	}
 	return nil
+}
+
+// validCollection reports whether every server accepts name as that of a collection in db.
+func validCollection(db, name string) bool {
+	return utf8.ValidString(name) && !strings.ContainsAny(name, "$\x00") && !strings.HasPrefix(name, ".") &&
+		!strings.HasPrefix(name, "system.") && len(db+"."+name) <= maxNamespace
 }
 
 // locks is the collection of locks in db, whatever settings db has.

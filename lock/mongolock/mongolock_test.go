@@ -277,6 +277,12 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("database %q: %v", name, err)
 		}
 	}
+	for _, name := range []string{"a$b", "a\x00b", ".a", "system.locks", "\xff", strings.Repeat("a", 233)} {
+		_, err := mongolock.Open(t.Context(), "mongodb://127.0.0.1:1", "db", mongolock.Options{Collection: name})
+		if !errors.Is(err, lock.ErrInvalid) || !strings.Contains(err.Error(), "collection of locks") {
+			t.Errorf("collection %q: %v", name, err)
+		}
+	}
 	_, err = mongolock.New(t.Context(), nil, mongolock.Options{})
 	for what, err := range map[string]error{
 		"New":        err,
