@@ -17,6 +17,8 @@ var (
 	ErrNotBegun = errors.New("transaction did not begin")
 	// ErrClosed means that the handle was closed.
 	ErrClosed = errors.New("embedded database is closed")
+	// ErrPath means that the path cannot be that of a database file.
+	ErrPath = errors.New("invalid path")
 	// ErrNotDatabase means that the file is not a SQLite database, or is encrypted.
 	ErrNotDatabase = errors.New("not a database")
 	// ErrForeign means that the file is another program's SQLite database.

@@ -35,6 +35,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/fencepost/fencepost/internal/redact"
 )
 
 const (
@@ -178,14 +180,17 @@ func (db *DB) Path() string { return db.path }
 
 // locate checks path and makes it absolute.
 func locate(path string) (string, error) {
+	scheme, _, isURL := strings.Cut(path, "://")
 	switch {
 	case path == "":
-		return "", errors.New("the path is empty: give a file, for example ./data/fencepost.db")
+		return "", fmt.Errorf("%w: it is empty: give a file, for example ./data/fencepost.db", ErrPath)
+	case isURL && !strings.Contains(scheme, "/"):
+		return "", fmt.Errorf("%w %s: it is a URL: give a plain path, for example ./data/fencepost.db", ErrPath, redact.URL(path))
 	case strings.Contains(path, ":memory:"), strings.HasPrefix(path, "file:"):
-		return "", fmt.Errorf("%q is not a file: the embedded database is shared by processes; give a plain path, "+
-			"for example ./data/fencepost.db", path)
+		return "", fmt.Errorf("%w %q: it is not a file: the embedded database is shared by processes; give a plain path, "+
+			"for example ./data/fencepost.db", ErrPath, path)
 	case strings.ContainsRune(path, 0):
-		return "", fmt.Errorf("%q contains a zero byte: give a plain path", path)
+		return "", fmt.Errorf("%w %q: it contains a zero byte: give a plain path", ErrPath, path)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -206,9 +211,9 @@ func create(path string) error {
 	}
 	switch fi, err := os.Stat(path); {
 	case err == nil && fi.IsDir():
-		return fmt.Errorf("%s is a directory: name a file in it, for example %s", path, filepath.Join(path, "fencepost.db"))
+		return fmt.Errorf("%w: %s is a directory: name a file in it, for example %s", ErrPath, path, filepath.Join(path, "fencepost.db"))
 	case err == nil && !fi.Mode().IsRegular():
-		return fmt.Errorf("%s is not a regular file (%s): name a file on a local disk", path, fi.Mode().Type())
+		return fmt.Errorf("%w: %s is not a regular file (%s): name a file on a local disk", ErrPath, path, fi.Mode().Type())
 	case err == nil:
 		return nil
 	case !errors.Is(err, os.ErrNotExist):

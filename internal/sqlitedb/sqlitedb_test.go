@@ -531,15 +531,17 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		want       error
 		says       string
 	}{
-		{"empty path", "", nil, "give a file"},
-		{"in memory", ":memory:", nil, "plain path"},
-		{"a directory", dir, nil, "is a directory"},
+		{"empty path", "", sqlitedb.ErrPath, "give a file"},
+		{"in memory", ":memory:", sqlitedb.ErrPath, "plain path"},
+		{"a URL of the same database", "sqlite://q.db", sqlitedb.ErrPath, "plain path"},
+		{"a URL of a server", "mongodb://host/shop", sqlitedb.ErrPath, "plain path"},
+		{"a directory", dir, sqlitedb.ErrPath, "is a directory"},
 		{"below a file", filepath.Join(write("plain", "x"), "f.db"), nil, "not a directory"},
 		{"text", write("text.db", strings.Repeat("hello world\n", 1000)), sqlitedb.ErrNotDatabase, "another path"},
 		{"other program", sqliteFile("other.db", "CREATE TABLE bookmarks (x)"), sqlitedb.ErrForeign, "another path"},
 		{"other program, empty", sqliteFile("other2.db", "PRAGMA user_version=7"), sqlitedb.ErrForeign, "another path"},
 		{"newer schema", newer, sqlitedb.ErrNewerSchema, "upgrade"},
-		{"a device", "/dev/null", nil, "not a regular file"},
+		{"a device", "/dev/null", sqlitedb.ErrPath, "not a regular file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			db, err := sqlitedb.Open(t.Context(), tc.path, sqlitedb.Options{})

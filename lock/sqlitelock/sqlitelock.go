@@ -57,11 +57,17 @@ type store struct {
 var _ lock.BatchRenewer = (*store)(nil)
 
 // Open opens the database file at path, creating it if it is missing. It uses a handle of its own, so
-// that other users of the file in this process do not delay renewals. The error names the remedy.
+// that other users of the file in this process do not delay renewals.
+//
+// Errors name the remedy. They wrap [lock.ErrInvalid] if path cannot be that of a file, and [lock.ErrPermanent] if the file
+// cannot be used: another program's, damaged, without permission.
 func Open(ctx context.Context, path string) (lock.Store, error) {
 	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
+	if errors.Is(err, sqlitedb.ErrPath) {
+		return nil, fmt.Errorf("lock store: %w (%w)", err, lock.ErrInvalid)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("lock store: %w", err)
+		return nil, fmt.Errorf("lock store: %w", permanent(err))
 	}
 	s, err := newStore(ctx, db, db.Close)
 	if err != nil {
@@ -83,7 +89,7 @@ func newStore(ctx context.Context, db *sqlitedb.DB, close func() error) (lock.St
 		err = db.AddColumn(ctx, "locks", "more TEXT") // tables of the first version lack it
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock store: %w", err)
+		return nil, fmt.Errorf("lock store: %w", permanent(err))
 	}
 	return &store{db, close}, nil
 }
@@ -368,7 +374,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 // permanent marks the errors that a retry cannot fix and that mean that nothing was written.
 func permanent(err error) error {
 	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReplaced, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
-		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt} {
+		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt, sqlitedb.ErrUnsafeFileSystem} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w (%w)", err, lock.ErrPermanent)
 		}

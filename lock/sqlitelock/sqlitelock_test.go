@@ -106,8 +106,16 @@ func TestOpenErrorsNameTheRemedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := sqlitelock.Open(t.Context(), path)
-	if err == nil || !strings.Contains(err.Error(), "another path") {
+	if !errors.Is(err, lock.ErrPermanent) || !strings.Contains(err.Error(), "another path") {
 		t.Errorf("got %v", err)
+	}
+	for _, path := range []string{"", ":memory:", "sqlite://q.db", t.TempDir()} {
+		if _, err := sqlitelock.Open(t.Context(), path); !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("%q: got %v", path, err)
+		}
+	}
+	if _, err := sqlitelock.Open(t.Context(), "mongodb://bob:s3cret@h/db"); !errors.Is(err, lock.ErrInvalid) || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a URL: %v", err)
 	}
 }
 

@@ -398,6 +398,8 @@ func explain(op string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, sqlitedb.ErrPath):
+		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrInvalidURL, err)
 	case errors.Is(err, sqlitedb.ErrClosed):
 		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrClosed, err)
 	case errors.Is(err, sqlitedb.ErrReplaced):
