@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 // and informational only.
 func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	if err := l.enter(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list locks: %w", err)
 	}
 	defer l.wg.Done()
 	list, err := call(l, ctx, l.opts.GiveUpAfter, l.store.List, nil)
@@ -45,9 +46,6 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 // at their next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply
 // is up to them. The error is [ErrNotHeld] if the lock is not held.
 func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
-	if why == "" {
-		why = "no reason given" // an empty reason would mean that there is no request
-	}
 	// rule: a request does not change the version: it does not show that the holder is alive.
 	return l.administer(ctx, "request the release of", name, why, l.store.Ask)
 }
@@ -86,7 +84,10 @@ func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
 // rule: bound to the holds that were read: a hold acquired since is not affected.
 func (l *Locker) administer(ctx context.Context, doing, name, why string,
 	op func(context.Context, string, Hold, string) (bool, error)) error {
-	if err := errors.Join(checkName(name), checkText("reason", why)); err != nil {
+	if why == "" {
+		why = "no reason given" // an empty reason would mean that there is no request
+	}
+	if err := cmp.Or(checkName(name), checkText("reason", why)); err != nil {
 		return err
 	}
 	if err := l.enter(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,11 @@ func TestReleaseAfterForce(t *testing.T) {
 		if !ok || lost.Reason != lock.LostForced || lost.Why != "it hangs" {
 			t.Errorf("got %v", lost)
 		}
+		le = w.acquire(l)
+		w.must(l.ForceRelease(w.Context(), "n", ""))
+		if err := le.Release(w.Context()); !strings.HasSuffix(err.Error(), "by force: no reason given") {
+			t.Errorf("without a reason: %v", err)
+		}
 	})
 }
 
@@ -115,6 +121,9 @@ func TestAdministrationErrors(t *testing.T) {
 		want("inspect nothing", err, lock.ErrUnknown)
 		want("ask nobody", l.RequestRelease(ctx, "n", "x"), lock.ErrNotHeld)
 		want("force nobody", l.ForceRelease(ctx, "n", "x"), lock.ErrNotHeld)
+		if err := l.ForceRelease(ctx, "", string(make([]byte, lock.MaxWhy+1))); !errors.Is(err, lock.ErrInvalid) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("two invalid arguments: %v", err)
+		}
 		want("long reason", l.ForceRelease(ctx, "n", string(make([]byte, lock.MaxWhy+1))), lock.ErrInvalid)
 		w.must(w.acquire(l).Release(ctx))
 		want("force a free lock", l.ForceRelease(ctx, "n", "x"), lock.ErrNotHeld)
@@ -130,6 +139,21 @@ func TestAdministrationErrors(t *testing.T) {
 		_, err = l.Inspect(short, "n")
 		want("no answer", err, context.DeadlineExceeded)
 		w.between("inspect", w.now()-begin, time.Second, 1100*time.Millisecond)
+		w.mem.Inject(nil)
+		boom := errors.New("boom")
+		stopped, stop := context.WithCancelCause(ctx)
+		time.AfterFunc(time.Millisecond, func() { stop(boom) })
+		held := w.acquire(l)
+		w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+		_, err = l.Inspect(stopped, "n") // ends during the request
+		want("stopped", err, context.Canceled)
+		want("stopped", err, boom)
+		_, err = l.List(stopped) // before it
+		want("not sent", err, context.Canceled)
+		want("not sent", err, boom)
+		err = held.Release(stopped)
+		want("release", err, context.Canceled)
+		want("release", err, boom)
 		w.mem.Inject(nil)
 		w.must(l.Close(ctx))
 		_, err = l.Inspect(ctx, "n")

@@ -1039,6 +1039,13 @@ func TestRaiseTokenEndsWithItsContextAndTheLease(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		w.between("gave up", w.now(), lease-lock.Margin(lease), lease-lock.Margin(lease))
+		w.mem.Inject(nil)
+		le = w.acquire(w.locker(lock.Options{}))
+		w.must(le.Release(w.Context()))
+		w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{Request: time.Second} })
+		if _, err := le.RaiseToken(w.Context(), 1<<61); !errors.Is(err, lock.ErrReleased) || err.Error() != le.Check(0).Error() {
+			t.Errorf("after the release: %v, want %v", err, le.Check(0))
+		}
 	})
 }
 
@@ -1404,12 +1411,12 @@ func TestCloseReleasesAndEndsWaits(t *testing.T) {
 		}
 		w.try(other)
 		for what, f := range map[string]func() error{
-			"acquire": func() error { _, err := l.Acquire(w.Context(), "n"); return err },
-			"try":     func() error { _, err := l.TryAcquire(w.Context(), "n"); return err },
-			"list":    func() error { _, err := l.List(w.Context()); return err },
-			"raise":   func() error { _, err := le.RaiseToken(w.Context(), 1); return err },
+			"acquire":  func() error { _, err := l.Acquire(w.Context(), "n"); return err },
+			`lock "o"`: func() error { _, err := l.TryAcquire(w.Context(), "o"); return err },
+			"list":     func() error { _, err := l.List(w.Context()); return err },
+			"raise":    func() error { _, err := le.RaiseToken(w.Context(), 1); return err },
 		} {
-			if err := f(); !errors.Is(err, lock.ErrClosed) {
+			if err := f(); !errors.Is(err, lock.ErrClosed) || !strings.Contains(err.Error(), what) {
 				t.Errorf("%s after close: %v", what, err)
 			}
 		}

@@ -35,8 +35,7 @@ var (
 	// server) and it is certain that nothing was written.
 	ErrPermanent = errors.New("permanent; do not retry")
 
-	errLeft    = errors.New("left behind")
-	errNotSent = errors.New("not sent")
+	errNotSent = errors.New("not sent to the lock store")
 )
 
 // HeldError describes the holder of a lock that could not be acquired. It wraps ErrHeld, and the
@@ -60,7 +59,7 @@ func (e *HeldError) Error() string {
 	case e.Reserved:
 		s = fmt.Sprintf("lock %q is reserved for %v, first in line", e.Name, e.Owner)
 	case e.Own:
-		s += " by this process itself (Acquire is not re-entrant; Locker.Do is)"
+		s += " by this process itself; to re-enter it, call Locker.Do with the context of the Do that holds it"
 	case e.Owner != (Process{}):
 		s += " by " + e.Owner.String()
 	}
@@ -90,8 +89,8 @@ type LostReason string
 const (
 	// LostExpired: no renewal was acknowledged in time. The lock may not have been taken over yet.
 	LostExpired LostReason = "expired"
-	// LostGone: the record no longer has this lease: the lock was taken over, or the record was
-	// deleted.
+	// LostGone: the record no longer has this lease: the lock was taken over, or the record was deleted. It is also the reason if the
+	// lock was released by force and the store did not answer at once when asked why.
 	LostGone LostReason = "taken away"
 	// LostForced: an operator released it by force ([Locker.ForceRelease]).
 	LostForced LostReason = "released by force"
@@ -112,7 +111,7 @@ func (e *LostError) Error() string {
 	s := fmt.Sprintf("lock %q (token %d) was lost: ", e.Name, e.Token)
 	switch e.Reason {
 	case LostGone:
-		return s + "the store no longer has this lease; the lock was taken over, or its record was deleted"
+		return s + "the store no longer has this lease; the lock was taken over or released by force, or its record was deleted"
 	case LostForced:
 		return s + "it was released by force: " + e.Why
 	case LostMaxHold:

@@ -22,8 +22,8 @@ type Keyed[K comparable] struct {
 // never frees the memory of its largest size.
 const shrinkAbove = 1024
 
-// Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx
-// ended before its turn came; then fn was not called.
+// Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or that of Lock if ctx ended before
+// its turn came; then fn was not called.
 func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
 	unlock, err := k.Lock(ctx, key)
 	if err != nil {
@@ -34,10 +34,10 @@ func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
 }
 
 // Lock waits until key is free or ctx ends, and returns the function that unlocks it, which may be
-// called more than once and from any goroutine. The error is ctx's cause; then nothing is locked.
+// called more than once and from any goroutine. The error wraps ctx's error and its cause; then nothing is locked.
 func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return nil, endOf(ctx)
 	}
 	turn := k.enter(key)
 	if turn == nil {
@@ -48,7 +48,7 @@ func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 		return k.unlocker(key), nil
 	case <-ctx.Done():
 		k.giveUp(key, turn)
-		return nil, context.Cause(ctx)
+		return nil, endOf(ctx)
 	}
 }
 

@@ -95,10 +95,10 @@ func TestKeyedWaitEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, cause)
 		defer cancel()
 		began := time.Now()
-		if _, err := k.Lock(ctx, "a"); !errors.Is(err, cause) || time.Since(began) != time.Second {
+		if _, err := k.Lock(ctx, "a"); !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
-		if _, err := k.Lock(ctx, "free"); !errors.Is(err, cause) {
+		if _, err := k.Lock(ctx, "free"); !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("an ended context got a lock: %v", err)
 		}
 		unlock()
@@ -225,7 +225,7 @@ func TestKeyedDo(t *testing.T) {
 	}
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(failed)
-	if err := k.Do(ended, "a", func() error { t.Error("fn was called"); return nil }); err != failed {
+	if err := k.Do(ended, "a", func() error { t.Error("fn was called"); return nil }); !errors.Is(err, failed) || !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: got %v", err)
 	}
 }

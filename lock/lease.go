@@ -170,11 +170,11 @@ func (le *Lease) Check(need time.Duration) error {
 // lease ends. After an error the token may or may not be raised; calling again is safe.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
-		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no sane resource has seen such a " +
-			"token; it is probably damaged"}
+		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no resource can have seen such a " +
+			"token; the value is probably damaged"}
 	}
 	if err := le.l.enter(); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("raise the token of lock %q: %w", le.name, err)
 	}
 	defer le.l.wg.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -193,10 +193,12 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 		case err == nil:
 			le.lose(le.whyGone())
 			return 0, le.Check(0)
+		case le.ctx.Err() != nil:
+			return 0, le.Check(0) // not err, which may only be the end of our own wait
 		}
 		if ctx.Err() != nil || !pause(ctx.Done(), retry.Next()) {
 			return 0, fmt.Errorf("raise the token of lock %q above %d: %w (last answer of the lock store: %w)", le.name,
-				floor, context.Cause(ctx), err)
+				floor, endOf(ctx), err)
 		}
 	}
 }
@@ -223,7 +225,7 @@ func (le *Lease) Release(ctx context.Context) error {
 	case <-le.released:
 		return le.releaseErr
 	case <-ctx.Done():
-		return fmt.Errorf("release of lock %q continues in the background: %w", le.name, context.Cause(ctx))
+		return fmt.Errorf("release of lock %q continues in the background: %w", le.name, endOf(ctx))
 	}
 }
 

@@ -280,6 +280,8 @@ func WithFair() Option { return func(c *config) { c.fair = true } }
 // holds the lock for d before it returns. Use it for resources that cannot compare tokens, where
 // requests of the old holder may still be in flight. An acquisition after a release is not delayed.
 // If the caller stops waiting, the lock stays held until d has passed. It applies to TryAcquire as well.
+// All users of the name should pass the same d: a caller without it that takes the lock over and releases it
+// leaves the next one without a delay.
 func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.delay = d } }
 
 // WithWhy says what the lock is held for, in at most 512 bytes. Callers that find the lock held see
@@ -361,7 +363,7 @@ func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 		select {
 		case err = <-idle:
 		case <-time.After(2 * hangGrace):
-			err = fmt.Errorf("an operation of the lock store does not end: %w", context.Cause(ctx))
+			err = fmt.Errorf("an operation of the lock store does not end: %w", endOf(ctx))
 		}
 	}
 	if err = errors.Join(append(errs, err)...); err != nil {
@@ -390,7 +392,7 @@ func (l *Locker) holds(id HoldID) bool {
 }
 
 // call runs one store operation on its own goroutine and context, bounded by timeout. It returns
-// early, with errLeft, when ctx ends or the operation ignores its timeout; late then receives the
+// early when ctx ends or the operation ignores its timeout; late then receives the
 // result whenever it arrives. So no caller waits for a store that hangs, and a caller that stops
 // waiting does not cancel its operation, which would cost the driver a connection.
 //
@@ -410,7 +412,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 		done    = make(chan result, 1)
 	)
 	if err := ctx.Err(); err != nil {
-		return zero, fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
+		return zero, fmt.Errorf("%w: %w", errNotSent, endOf(ctx))
 	}
 	timeout = min(timeout, math.MaxInt64-hangGrace)
 	opCtx, cancel := context.WithTimeout(l.base, timeout)
@@ -432,7 +434,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 	case r := <-done:
 		return r.v, r.err
 	case <-ctx.Done():
-		left = context.Cause(ctx)
+		left = fmt.Errorf("stopped waiting for the answer of the lock store: %w", endOf(ctx))
 	case <-hung.C:
 		left = fmt.Errorf("no answer within %v", timeout)
 	}
@@ -440,7 +442,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 		r := <-done
 		return r.v, r.err
 	}
-	return zero, fmt.Errorf("%w: %w", errLeft, left)
+	return zero, left
 }
 
 // pause waits for d, or until stop is closed. It reports whether it waited for all of d.
