@@ -353,14 +353,22 @@ func (a *attempt) enqueue(wait context.Context) {
 	}, nil)
 }
 
-// join takes a place in the record's queue, and returns the record if it succeeds.
+// join takes a place in the record's queue, and returns the record if it succeeds. If the answer comes only after the attempt
+// has ended, the place may have been taken after the attempt gave it up: then it is given up again.
 func (a *attempt) join(wait context.Context, timeout time.Duration) (sight, error) {
 	a.queued, a.beat = true, a.l.valid()
 	e := a.entry()
 	return ask(a, wait, timeout, func(ctx context.Context) (sight, error) {
 		r, ok, err := a.l.store.Enqueue(ctx, a.name, e)
 		return sight{reading{r, ok}, a.l.clock()}, err
-	}, nil)
+	}, func(sight, error) {
+		a.mu.Lock()
+		gone := a.over || a.hold.ID != e.ID
+		a.mu.Unlock()
+		if gone {
+			a.leave(e.ID)
+		}
+	})
 }
 
 // entry is our place in the record's queue.
@@ -370,16 +378,17 @@ func (a *attempt) entry() Entry {
 	return e
 }
 
-// dequeue leaves the record's queue, in the background. If it fails, other waiters remove our place
-// when it expires.
+// dequeue leaves the record's queue if we may have a place in it.
 func (a *attempt) dequeue() {
-	if !a.queued {
-		return
+	if a.queued {
+		a.leave(a.hold.ID)
 	}
-	id := a.hold.ID
-	a.l.wg.Add(1)
-	go func() {
-		defer a.l.wg.Done()
+}
+
+// leave removes a place from the record's queue, in the background. If it fails, other waiters remove the place when it
+// expires. The caller is counted in l.wg.
+func (a *attempt) leave(id HoldID) {
+	a.l.inBackground(func() {
 		for range 2 {
 			_, err := call(a.l, a.l.base, fairPlace.lease, func(ctx context.Context) (bool, error) {
 				return a.l.store.Dequeue(ctx, a.name, id, Version{})
@@ -388,5 +397,5 @@ func (a *attempt) dequeue() {
 				return
 			}
 		}
-	}()
+	})
 }

@@ -335,6 +335,34 @@ func TestWaitsInLineEndWithTheirContext(t *testing.T) {
 	})
 }
 
+// A place that is taken only after its waiter has left is given up, too: others would wait until it expires.
+func TestAPlaceThatArrivesAfterItsWaiterHasLeft(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder, l := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(holder)
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			if c.Op == locktest.Enqueue {
+				return locktest.Fault{Request: 200 * time.Millisecond}
+			}
+			return locktest.Fault{}
+		})
+		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := l.Acquire(ctx, "n", lock.WithFair()); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(time.Second)
+		if n := w.mem.Calls(locktest.Enqueue); n != 1 {
+			t.Fatalf("%d places were requested", n)
+		}
+		if r, _ := w.mem.Get("n"); len(r.Queue) > 0 {
+			t.Errorf("left in the queue: %+v", r.Queue)
+		}
+		w.must(le.Release(w.Context()))
+		w.try(holder)
+	})
+}
+
 // If the store does not answer, a waiter does not wait longer because of the waiters before it.
 func TestALineAtAnUnavailableStore(t *testing.T) {
 	virtually(t, func(w *world) {
