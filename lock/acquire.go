@@ -262,28 +262,29 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		)
 		switch now {
 		case stepHandedOff:
+			g, sent = a.handoff.grant, a.handoff.sent
+			if a.handoff.unclear {
+				a.unclear, next = true, stepConfirm
+				continue
+			}
 		case stepRead:
 			next, err = a.read(wait)
 		default:
 			g, err = a.write(wait, now)
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			if next, err = a.failed(wait, caller, now, sent, err); err != nil {
 				return nil, err
 			}
 			continue
-		case next == stepDone:
-			return nil, a.held(nil)
-		case next == stepHandedOff:
-			g, sent = a.handoff.grant, a.handoff.sent
-			a.unclear = a.unclear || a.handoff.unclear
-			if a.handoff.unclear {
-				next = stepConfirm
-				continue
+		}
+		if now == stepRead {
+			if next == stepDone {
+				return nil, a.held(nil)
 			}
-		case now == stepRead:
-			a.answered(sent)
+			if next != stepHandedOff {
+				a.answered(sent)
+			}
 			continue
 		}
 		if now == stepConfirm && !g.ok {
@@ -302,24 +303,33 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			}
 			continue
 		}
-		switch {
-		case g.token < minToken:
-			// rule: a record is created without a token; its holder then draws one. A token drawn before an insert that
-			// arrived late could be lower than the tokens of a record created and deleted in the meantime.
-			a.tokenless, a.unclear, next = true, true, stepConfirm
-			continue
-		case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):
-			// rule: re-check before returning: the process was stopped for so long that the lease may have expired.
-			a.unclear, next = true, stepConfirm
-			continue
-		case wait.Err() != nil:
-			a.unclear = true // so that it is released. rule: a caller whose context ended gets no lock
-			return nil, a.ended(wait, caller)
+		var le *Lease
+		if le, next, err = a.accept(wait, caller, g, sent); le != nil || err != nil {
+			return le, err
 		}
-		le, err := a.l.newLease(caller, a, g.token, sent)
-		a.unclear = a.unclear || err != nil
-		return le, err
 	}
+}
+
+// accept makes the lease of a grant, or decides the next step if the grant cannot be used yet. sent is when the operation that
+// granted it was sent.
+func (a *attempt) accept(wait, caller context.Context, g grant, sent time.Duration) (*Lease, step, error) {
+	switch {
+	case g.token < minToken:
+		// rule: a record is created without a token; its holder then draws one. A token drawn before an insert that
+		// arrived late could be lower than the tokens of a record created and deleted in the meantime.
+		a.tokenless, a.unclear = true, true
+		return nil, stepConfirm, nil
+	case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):
+		// rule: re-check before returning: the process was stopped for so long that the lease may have expired.
+		a.unclear = true
+		return nil, stepConfirm, nil
+	case wait.Err() != nil:
+		a.unclear = true // so that it is released. rule: a caller whose context ended gets no lock
+		return nil, 0, a.ended(wait, caller)
+	}
+	le, err := a.l.newLease(caller, a, g.token, sent)
+	a.unclear = a.unclear || err != nil
+	return le, 0, err
 }
 
 // lostRace decides the next step after a write whose condition was not met: another write came first,
@@ -411,12 +421,34 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	case v.next != stepDone || a.try:
 		return v.next, nil
 	}
+	return a.await(wait, got, v.patience), nil
+}
+
+// await waits while another has the lock: in the record's queue, if we need a place there, and for at most patience. It returns the
+// next step.
+func (a *attempt) await(wait context.Context, got sight, patience time.Duration) step {
 	a.turns.saw(got.record, a.hold.ID, got.at)
 	a.races, a.outage = 0, outage{} // while another has the lock there is nothing to write
+	a.adjustPoll(got.record)
+	a.enqueue(wait)
+	a.l.stats.polls.Add(1)
+	var handed bool
+	if a.handoff, handed = a.park(wait, min(a.nextPoll(got.at), patience)); handed {
+		return stepHandedOff
+	}
+	if a.probing() {
+		a.probes = 1
+		return stepFree
+	}
+	return stepRead
+}
+
+// adjustPoll sets the longest pause between two reads, from the holders that the record shows and our position in its queue.
+func (a *attempt) adjustPoll(r Record) {
 	// The longer this holder has had the lock, the longer the pauses: they stay short compared with the wait so far.
 	a.poll.Max = min(max(soonPoll, a.turns.present()/16), maxPoll)
 	holder := HoldID{}
-	for _, h := range got.record.Holds() {
+	for _, h := range r.Holds() {
 		holder = h.ID
 		a.poll.Max = min(a.poll.Max, h.Lease/16)
 		if !a.l.holds(h.ID) {
@@ -426,10 +458,10 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	if a.first() {
 		// All other waiters are behind us, so poll fast. A holder that was asked to release sees the
 		// request when it renews, and will probably release next: then poll fast again.
-		if renewed := a.version != got.record.Version; renewed && got.record.Hold != nil && got.record.Hold.Asked != "" {
+		if renewed := a.version != r.Version; renewed && r.Hold != nil && r.Hold.Asked != "" {
 			a.ahead = 0
 		}
-		a.version = got.record.Version
+		a.version = r.Version
 		if a.ahead++; a.ahead <= eagerPolls {
 			a.poll.Max = min(a.poll.Max, eagerPoll)
 		} else {
@@ -440,17 +472,6 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		a.lastHold = holder
 		a.poll.Reset() // a new holder: if holds are short, the lock may be free soon
 	}
-	a.enqueue(wait)
-	a.l.stats.polls.Add(1)
-	var handed bool
-	if a.handoff, handed = a.park(wait, min(a.nextPoll(got.at), v.patience)); handed {
-		return stepHandedOff, nil
-	}
-	if a.probing() {
-		a.probes = 1
-		return stepFree, nil
-	}
-	return stepRead, nil
 }
 
 // sight is a reading of the record with the time of the reading, on l.clock.

@@ -269,29 +269,39 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	}
 	switch r {
 	case wakeRest:
-		a.poll.Reset()
-		d := a.poll.Next()
-		ls.with(a.name, func(ln *waitQueue, _ *waiter) {
-			if ln.contested {
-				d = maxPoll
-			}
-		})
-		pause(wait.Done(), d)
+		a.rest(wait)
 	case wakeHint:
-		// The first in the record's queue has no competitors, so it need not spread its reads. The
-		// pauses below keep a Watcher that sends hints continuously from making a waiter spin.
-		now := a.l.valid()
-		switch again := now - a.hinted; {
-		case a.place == contendedPlace && a.first():
-			pause(wait.Done(), minProbe-again)
-		case a.place == contendedPlace:
-			pause(wait.Done(), minProbe) // let the waiter before us take it
-		case !a.first() || again < hintSpread:
-			pause(wait.Done(), rand.N(hintSpread))
-		}
-		a.hinted = now
+		a.spread(wait)
 	}
 	return g, false
+}
+
+// rest lets the waiters of other processes go first, if there are any: see maxHandoffs.
+func (a *attempt) rest(wait context.Context) {
+	a.poll.Reset()
+	d := a.poll.Next()
+	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
+		if ln.contested {
+			d = maxPoll
+		}
+	})
+	pause(wait.Done(), d)
+}
+
+// spread pauses after a Watcher's hint, which the waiters of all processes receive at the same time. The first in the record's
+// queue has no competitors, so it need not spread its reads. The pauses also keep a Watcher that sends hints continuously from
+// making a waiter spin.
+func (a *attempt) spread(wait context.Context) {
+	now := a.l.valid()
+	switch again := now - a.hinted; {
+	case a.place == contendedPlace && a.first():
+		pause(wait.Done(), minProbe-again)
+	case a.place == contendedPlace:
+		pause(wait.Done(), minProbe) // let the waiter before us take it
+	case !a.first() || again < hintSpread:
+		pause(wait.Done(), rand.N(hintSpread))
+	}
+	a.hinted = now
 }
 
 // place is a kind of place in the record's queue: how long it lasts without a renewal, and how often

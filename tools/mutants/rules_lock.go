@@ -83,7 +83,7 @@ var lockRules = []rule{
 	{file: "lock/acquire.go", rule: "re-check before returning", tests: "TestAStaleGrantIsConfirmedFirst",
 		old: `case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):`, new: `case false:`},
 	{file: "lock/acquire.go", rule: "a caller whose context ended gets no lock", tests: "TestACallerWhoseContextEndedGetsNoLock",
-		old: "		case wait.Err() != nil:\n\t\t\ta.unclear = true", new: "		case false:\n\t\t\ta.unclear = true"},
+		old: "	case wait.Err() != nil:\n\t\ta.unclear = true", new: "	case false:\n\t\ta.unclear = true"},
 	{file: "lock/acquire.go", rule: "it is above every token of an earlier, deleted record", how: "the tokens that this Locker has seen are ignored", tests: "TestWallClockJumpsDoNotMatter",
 		old: `return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)`, new: `return max(a.l.opts.Wall().UnixMicro(), minToken)`},
 	{file: "lock/acquire.go", rule: "it is above every token of an earlier, deleted record", how: "without the clock", tests: "TestTokensGrowOverDeletionOfTheRecord",
