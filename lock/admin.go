@@ -9,12 +9,18 @@ import (
 
 // List returns the records of all locks, held and free, sorted by name. Their dates are the server's,
 // and informational only.
+//
+// The errors of List, [Locker.Inspect], [Locker.RequestRelease] and [Locker.ForceRelease] wrap [ErrUnavailable] if the store does not
+// answer for [Options.GiveUpAfter], [ErrPermanent] if it refuses, the context's error, or [ErrClosed]. List tries once, the others retry.
 func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, fmt.Errorf("list locks: %w", err)
 	}
 	defer l.wg.Done()
 	list, err := call(l, ctx, l.opts.GiveUpAfter, l.store.List, nil)
+	if err != nil && !errors.Is(err, ErrPermanent) && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list locks: %w", err)
 	}
@@ -134,16 +140,22 @@ func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 	})
 }
 
-// repeat runs an idempotent operation until the store answers, for at most GiveUpAfter.
+// repeat runs an idempotent operation until the store answers, for at most GiveUpAfter. Then the error wraps ErrUnavailable.
 func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
 	begin, retry, timeout := l.valid(), newJitter(maxPoll), opTimeout(l.opts.Lease)
 	for {
 		sent := l.valid()
 		v, err := call(l, ctx, timeout, op, nil)
 		begin += l.stopped(sent, timeout)
-		if err == nil || errors.Is(err, ErrPermanent) || ctx.Err() != nil || l.valid()-begin >= l.opts.GiveUpAfter ||
-			!pause(ctx.Done(), retry.Next()) {
+		switch ended := ctx.Err(); {
+		case err == nil, errors.Is(err, ErrPermanent), ended != nil && errors.Is(err, ended):
 			return v, err
+		case ended == nil && l.valid()-begin < l.opts.GiveUpAfter && pause(ctx.Done(), retry.Next()):
+			continue
 		}
+		if ended := endOf(ctx); ended != nil {
+			err = fmt.Errorf("%w: %w", err, ended)
+		}
+		return v, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 }
