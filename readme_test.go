@@ -178,8 +178,11 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 		"backlog limit (`types limit`)":          {queue.MaxBacklogLimit},
 		"headers of a message, keys and values":  {queue.MaxHeaders, storage.MaxHeaders},
 		"holders and waiters of one lock record": {lock.MaxEntries},
-		"publish batch":                          {queue.DefaultBatchMessages, queue.DefaultBatchBytes},
-		"record batch in a file":                 {storage.MaxBatchBytes, storage.MaxBatchRecords},
+		"name of a lock":                         {lock.MaxName},
+		"what a lock is held for; reason of a request or of a forced release; each text about its owner": {lock.MaxWhy},
+		"lease of a lock":        {int64(lock.MaxLease.Hours()), int64(lock.MinLease.Seconds())},
+		"publish batch":          {queue.DefaultBatchMessages, queue.DefaultBatchBytes},
+		"record batch in a file": {storage.MaxBatchBytes, storage.MaxBatchRecords},
 	} {
 		for i, limit := range limits {
 			shown := []string{strconv.FormatInt(limit, 10), humanize.Comma(limit), strings.Replace(humanize.IBytes(uint64(limit)), ".0 ", " ", 1)}

@@ -167,7 +167,8 @@ func (le *Lease) Check(need time.Duration) error {
 // RaiseToken raises the token above floor, unless it is higher already, and returns it. Use it if the
 // resource has seen a higher token than [Lease.Token]: then the lock's record was deleted, restored
 // from a backup, or lost by its server. RaiseToken retries until the store answers, ctx ends or the
-// lease ends. After an error the token may or may not be raised; calling again is safe.
+// lease ends. After an error the token may or may not be raised; calling again is safe. The error wraps ctx's
+// error, or is that of [Lease.Check], [ErrClosed], or an [*InvalidError] for a floor that cannot be a token.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
 		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no resource can have seen such a " +

@@ -130,7 +130,8 @@ type Options struct {
 	// TryAcquire gives up after two failed operations.
 	GiveUpAfter time.Duration
 
-	// Owner identifies the holder to callers that find the lock held. Defaults to [ThisProcess].
+	// Owner identifies the holder to callers that find the lock held. It plays no part in who holds a lock: several Lockers may
+	// have the same. Defaults to [ThisProcess]; to choose a name, change Instance in its result.
 	Owner Process
 
 	// Clock measures leases. It must be monotonic and should keep running while the machine
