@@ -198,12 +198,11 @@ func open(ctx context.Context, db *mongo.Database, far *distance.Meter, hosts st
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := db.Client().Ping(ctx, readpref.Primary()); err != nil {
-		kind := lock.ErrUnavailable
-		if errors.Is(s.explain("open", err), lock.ErrPermanent) {
-			kind = lock.ErrPermanent
+		if refused := s.explain("open", err); errors.Is(refused, lock.ErrPermanent) {
+			return nil, fmt.Errorf("lock store: %w", refused)
 		}
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
-			"credentials in the URL are right, and that a replica set has a primary (%w)", hosts, mongoerr.Brief(err), kind)
+			"credentials in the URL are right, and that a replica set has a primary (%w)", hosts, mongoerr.Brief(err), lock.ErrUnavailable)
 	}
 	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
 	// error; CheckSetup reports it.
