@@ -1338,6 +1338,20 @@ func TestLeaseOutlivesTheContextOfTheAcquisition(t *testing.T) {
 	})
 }
 
+// A caller that sees a holder for the first time has not observed it for any time.
+func TestHeldErrorText(t *testing.T) {
+	for observed, want := range map[time.Duration]string{
+		0:                      `lock "n" is held by h/7: export`,
+		499 * time.Microsecond: `lock "n" is held by h/7: export`,
+		time.Second:            `lock "n" is held by h/7: export, seen for 1s`,
+	} {
+		err := &lock.HeldError{Name: "n", Owner: lock.Process{Host: "h", PID: 7}, Why: "export", Observed: observed}
+		if err.Error() != want {
+			t.Errorf("after %v: %q, want %q", observed, err, want)
+		}
+	}
+}
+
 func TestInvalidArguments(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

@@ -66,8 +66,8 @@ func (e *HeldError) Error() string {
 	if e.Why != "" {
 		s += ": " + e.Why
 	}
-	if e.Observed > 0 {
-		s += fmt.Sprintf(", seen for %v", e.Observed.Round(time.Millisecond))
+	if seen := e.Observed.Round(time.Millisecond); seen > 0 {
+		s += fmt.Sprintf(", seen for %v", seen)
 	}
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()
