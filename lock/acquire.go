@@ -95,6 +95,9 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		return nil, fmt.Errorf("acquire lock %q: %w", name, err)
 	}
 	defer l.wg.Done()
+	if err := l.waitsForItself(ctx, name, c.permits); err != nil {
+		return nil, err
+	}
 
 	open, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

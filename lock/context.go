@@ -60,6 +60,24 @@ func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, er
 	return nil, nil
 }
 
+// waitsForItself returns a *HeldError if an acquisition would wait for its own caller, because ctx holds the lock; otherwise nil.
+func (l *Locker) waitsForItself(ctx context.Context, name string, permits int) error {
+	for _, h := range heldBy(ctx) {
+		le := h.lease
+		if le.l == l && le.name == name && h.inUse() && le.Check(0) == nil && (permits == 0 || !le.hold.Shared()) {
+			return &HeldError{Name: name, Owner: le.hold.Owner, Why: le.hold.Why, Token: le.Token(), Lease: le.hold.Lease, Own: true}
+		}
+	}
+	return nil
+}
+
+// inUse reports whether the lease still has users.
+func (h *holding) inUse() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.users > 0
+}
+
 // join counts one more user, unless the lease is being released. If the lease is lost, join returns
 // that error: the work under this context runs without its lock, and acquiring a new one in the middle
 // would only hide that.

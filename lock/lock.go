@@ -302,8 +302,8 @@ func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 // store did not answer, or failed every write; [ErrClosed]. After an error the caller holds nothing: an attempt whose
 // outcome is unclear is undone in the background.
 //
-// Acquire is not re-entrant: a holder that acquires the same name again waits for itself.
-// [Locker.Do] is re-entrant.
+// Acquire is not re-entrant, as [Locker.Do] is: a holder that acquires the same name again waits for itself. If ctx shows
+// that, because it holds the lock (see [From]), the error is a [*HeldError] at once.
 func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, false)
 }

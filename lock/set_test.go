@@ -299,17 +299,41 @@ func TestAnotherStoresLockOfTheSameNameIsAnotherLock(t *testing.T) {
 	})
 }
 
-// Acquire is not re-entrant, whatever its context holds.
-func TestAcquireIgnoresWhatTheContextHolds(t *testing.T) {
+// Acquire is not re-entrant: under a context that holds the lock it would wait for its own caller, so it fails at once.
+func TestAcquireUnderAContextThatHoldsTheLock(t *testing.T) {
 	virtually(t, func(w *world) {
-		l := w.locker(lock.Options{})
-		w.must(l.Do(w.Context(), "n", func(ctx context.Context) error {
-			_, err := l.Acquire(ctx, "n", lock.WithWait(time.Second))
-			if held, ok := errors.AsType[*lock.HeldError](err); !ok || !held.Own {
+		l, elsewhere := w.locker(lock.Options{}), w.locker(lock.Options{})
+		fails := func(ctx context.Context, opts ...lock.Option) {
+			t.Helper()
+			begin := w.now()
+			_, err := l.Acquire(ctx, "n", opts...)
+			if held, ok := errors.AsType[*lock.HeldError](err); !ok || !held.Own || held.Why != "export" || held.Token == 0 {
 				t.Errorf("got %v, want a HeldError that says it is us", err)
 			}
+			w.between("failed after", w.now()-begin, 0, 0)
+		}
+		var after context.Context
+		w.must(l.Do(w.Context(), "n", func(ctx context.Context) error {
+			fails(ctx)
+			fails(ctx, lock.WithShared())
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if _, err := elsewhere.Acquire(short, "n"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("another Locker: %v, want it to wait", err)
+			}
+			after = context.WithoutCancel(ctx)
 			return nil
-		}))
+		}, lock.WithWhy("export")))
+		le, err := l.Acquire(after, "n")
+		w.must(err)
+		w.must(le.Release(w.Context()))
+
+		w.must(l.Do(w.Context(), "n", func(ctx context.Context) error {
+			fails(ctx)
+			le, err := l.Acquire(ctx, "n", lock.WithShared()) // a share of its own
+			w.must(err)
+			return le.Release(ctx)
+		}, lock.WithShared(), lock.WithWhy("export")))
 	})
 }
 
