@@ -72,6 +72,18 @@ func (c Chain) From(generation uint64) Chain {
 	return slices.DeleteFunc(slices.Clone(c), func(l Link) bool { return l.nameSays() < generation })
 }
 
+// At returns the position of the newest file that begins at an index or earlier: the file that has this index, or may get it. It returns -1 if
+// all files begin later. If several files have the index, as after a compaction, the newest one counts.
+func (c Chain) At(index uint64) int {
+	at := -1
+	for i, l := range c {
+		if l.Type != "" && l.First <= index {
+			at = i
+		}
+	}
+	return at
+}
+
 // ReadLink describes the file at path: it reads the header, and the end from the last checkpoint on. A
 // nil fsys stands for OS().
 func ReadLink(fsys FS, path string) (l Link) {

@@ -376,3 +376,13 @@ func TestChainReadsEnds(t *testing.T) {
 		t.Errorf("%d bytes were read of %+v", read, c)
 	}
 }
+
+// TestChainAt: the newest file that has an index is found, and a file whose header cannot be read is none.
+func TestChainAt(t *testing.T) {
+	c := storage.Chain{{Type: "orders", First: 5}, {Type: "orders", First: 10}, {Type: "orders", First: 10}, {}, {Type: "orders", First: 20}}
+	for index, want := range map[uint64]int{0: -1, 4: -1, 5: 0, 9: 0, 10: 2, 19: 2, 20: 4, math.MaxUint64: 4} {
+		if at := c.At(index); at != want {
+			t.Errorf("index %d is in file %d, want %d", index, at, want)
+		}
+	}
+}

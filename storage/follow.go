@@ -44,8 +44,7 @@ type Follower struct {
 // Follow opens the file at path; errors are those of OpenReader.
 //
 // To resume, save the index of the last record that was processed, and set From to the next one. path may be any file of the type that begins
-// at or before From. If files are removed, choose one: the last file of ReadChain whose First is at most From. If all of them begin later,
-// the records in between were removed.
+// at or before From. If files are removed, choose one with ReadChain and Chain.At. If all of them begin later, the records in between were removed.
 func Follow(path string, o FollowOptions) (*Follower, error) {
 	o.FS = orOS(o.FS)
 	if o.Poll <= 0 {
@@ -197,20 +196,15 @@ func (f *Follower) skip(index uint64) (skipped bool, later Chain, err error) {
 	if wrong := later.Check(); len(wrong) > 0 {
 		return false, later, wrong[0]
 	}
-	path := ""
-	for _, l := range later {
-		if l.Type != "" && l.First <= index {
-			path = l.Path
-		}
-	}
-	if path == "" {
+	at := later.At(index)
+	if at < 0 {
 		return false, later, nil
 	}
-	next, err := f.open(path, f.nextIndex())
+	next, err := f.open(later[at].Path, f.nextIndex())
 	if err != nil {
 		return false, later, err
 	}
-	return true, later, f.moveOn(path, next)
+	return true, later, f.moveOn(later[at].Path, next)
 }
 
 // checkCut checks whether a successor has a name although this file has no seal. again is true if the

@@ -115,12 +115,10 @@ func (t *tailer) chain(path string) error {
 
 // fileFrom returns the newest file that has an index, or may get it, or the oldest file if all begin later.
 func (t *tailer) fileFrom(path string, index uint64) string {
-	for i, l := range t.files {
-		if i == 0 || l.Type != "" && l.First <= index {
-			path = l.Path
-		}
+	if len(t.files) == 0 {
+		return path
 	}
-	return path
+	return t.files[max(t.files.At(index), 0)].Path
 }
 
 func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {

@@ -204,12 +204,7 @@ func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
 	if _, err := t.s.end(ctx, f); err != nil {
 		return nil, err
 	}
-	at := f.Chain[0]
-	for _, l := range f.Chain {
-		if l.Type != "" && l.First <= t.from {
-			at = l
-		}
-	}
+	at := f.Chain[max(f.Chain.At(t.from), 0)]
 	if t.from < at.First { // rule: a client that comes too late for removed messages is told what it missed
 		g := recordjson.Gap{FromIndex: t.from, ToIndex: at.First, Reason: "removed with old files"}
 		data, err := json.Marshal(g)

@@ -27,12 +27,7 @@ func Open(c storage.Chain, o storage.ReaderOptions) (*Reader, error) {
 	if len(c.Check()) == 0 {
 		c = Needed(c)
 	}
-	at := 0
-	for i, l := range c { // if several files have it, as after a compaction, the newest
-		if l.Type != "" && l.First <= o.From {
-			at = i
-		}
-	}
+	at := max(c.At(o.From), 0)
 	r, err := storage.OpenReader(c[at].Path, o)
 	return &Reader{r, c[at+1:], o}, err
 }
