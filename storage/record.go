@@ -34,6 +34,9 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
+// IsMessage reports whether the record is a message, and not just an index of one that became a dead letter or was lost.
+func (k Kind) IsMessage() bool { return k == KindMessage || k == KindAfterGap }
+
 // Header is a key with a value, stored with a record. Keys may repeat; order is kept.
 type Header struct{ Key, Value string }
 

@@ -138,7 +138,7 @@ func (t *tailer) last(ctx context.Context, path string, n uint64) (string, uint6
 		found := uint64(0)
 		err := t.each(ctx, path, from, func(recs []storage.Record) error {
 			for i := range recs {
-				if isMessage(&recs[i]) && recs[i].Index < next {
+				if recs[i].Kind.IsMessage() && recs[i].Index < next {
 					found++
 				}
 			}
@@ -283,7 +283,7 @@ func (t *tailer) batch(recs []storage.Record) error {
 		switch {
 		case recs[i].Kind == storage.KindLost && t.skip == 0:
 			lost++
-		case !isMessage(&recs[i]):
+		case !recs[i].Kind.IsMessage():
 		case t.skip > 0:
 			t.skip--
 		default:
@@ -296,9 +296,4 @@ func (t *tailer) batch(recs []storage.Record) error {
 		printable.Fprintf(t.notes, "%d missing between index %d and %d: a repair could not read them, or gave them up\n", lost, recs[0].Index, recs[len(recs)-1].Index)
 	}
 	return nil
-}
-
-// isMessage reports whether a record is a message, and no dead letter or lost one.
-func isMessage(r *storage.Record) bool {
-	return r.Kind != storage.KindSkipped && r.Kind != storage.KindLost
 }

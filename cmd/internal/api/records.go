@@ -79,7 +79,7 @@ func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do 
 			return err == nil, err
 		case err != nil:
 			return false, err
-		case rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost:
+		case !rec.Kind.IsMessage():
 		case !do(&rec):
 			return false, nil
 		}

@@ -225,7 +225,7 @@ func (t *tailer) send(recs []storage.Record) error {
 	for i := range recs {
 		rec := &recs[i]
 		t.from = rec.Index + 1
-		if rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
+		if !rec.Kind.IsMessage() {
 			continue
 		}
 		printable.Fprintf(t.out, "id: %d\ndata: ", rec.Index)

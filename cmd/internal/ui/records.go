@@ -86,7 +86,7 @@ func (u *UI) readRecords(ctx context.Context, f files, index uint64, most int, t
 func (u *UI) recordRow(rec *storage.Record, t *typeState) recordRow {
 	row := recordRow{Index: count(rec.Index), Link: u.link("types", t.name, "records", strconv.FormatUint(rec.Index, 10)), Time: date(rec.When()), ID: cli.IDText(rec.ID), Epoch: strconv.FormatUint(rec.Epoch, 10),
 		Size: size(int64(len(rec.Payload))), Kind: kindText(rec.Kind), Unsettled: t.file.known && rec.Index >= t.file.DurableIndex}
-	if !u.o.HidePayloads || rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
+	if !u.o.HidePayloads || !rec.Kind.IsMessage() {
 		row.Preview = preview(rec.Payload)
 	}
 	return row
