@@ -155,7 +155,7 @@ func readSection(cmd *cobra.Command, path, section string, node *yaml.Node, know
 			return nil, Usagef("config file %s:%d: %q cannot be set in a file; give --%s on the command line of each call", path, n.Line, key, key)
 		case !known[key]:
 			hint := ""
-			if near := nearest(key, known, max(len(key)/3, 1)); near != "" {
+			if near := meant(key, known); near != "" {
 				hint = fmt.Sprintf("; did you mean %q?", near)
 			} else if section == "" {
 				hint = fmt.Sprintf("; a flag that only another program has belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
@@ -294,6 +294,9 @@ func eachFlag(cmd *cobra.Command, do func(*pflag.Flag)) {
 func others(cmd *cobra.Command) []string {
 	return slices.DeleteFunc(slices.Clone(programs), func(p string) bool { return p == cmd.Root().Name() })
 }
+
+// meant returns the known name that key may be a misspelling of; "" if there is none.
+func meant(key string, known map[string]bool) string { return nearest(key, known, max(len(key)/3, 1)) }
 
 // nearest returns the known name that is most like key, and differs from it by at most so many letters; "" if there is none.
 func nearest(key string, known map[string]bool, letters int) string {

@@ -146,7 +146,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 			known[sub.Name()] = true
 		}
 	}
-	if near := nearest(args[0], known, max(len(args[0])/3, 1)); near != "" {
+	if near := meant(args[0], known); near != "" {
 		return Usagef("unknown argument %q; did you mean '%s %s'?", args[0], cmd.CommandPath(), near)
 	}
 	return Usagef("unknown argument %q; see '%s --help'", args[0], cmd.CommandPath())
