@@ -43,8 +43,10 @@ type Link struct {
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
 // from the last checkpoint on. A nil fsys stands for OS().
-func ReadChain(fsys FS, dir, typ string) (c Chain, err error) {
-	fsys = orOS(fsys)
+func ReadChain(fsys FS, dir, typ string) (Chain, error) { return readChain(orOS(fsys), dir, typ, 0) }
+
+// readChain is ReadChain for the given and later generations, going by their names.
+func readChain(fsys FS, dir, typ string, generation uint64) (c Chain, err error) {
 	gone := true
 	for try := 0; gone && try < 3; try++ { // files may be archived meanwhile: list again
 		names, err := fsys.List(dir, typ)
@@ -53,7 +55,7 @@ func ReadChain(fsys FS, dir, typ string) (c Chain, err error) {
 		}
 		c, gone = nil, false
 		for _, name := range names {
-			if t, _, ok := ParseName(name); !ok || t != typ {
+			if t, g, ok := ParseName(name); !ok || t != typ || g < generation {
 				continue
 			}
 			if l := ReadLink(fsys, filepath.Join(dir, name)); errors.Is(l.Err, fs.ErrNotExist) {

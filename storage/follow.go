@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
@@ -35,10 +34,9 @@ const defaultPoll = 100 * time.Millisecond
 // is not safe for concurrent use.
 type Follower struct {
 	o    FollowOptions
-	path string
 	r    *Reader
 	next uint64 // index after the last returned record
-	late bool   // a successor has a name, or the file was removed, although the last look at the file found no seal
+	last bool   // this file will not grow any more, and what it has is read a last time
 }
 
 // Follow opens the file at path; errors are those of OpenReader.
@@ -50,7 +48,7 @@ func Follow(path string, o FollowOptions) (*Follower, error) {
 	if o.Poll <= 0 {
 		o.Poll = defaultPoll
 	}
-	f := &Follower{o: o, path: path}
+	f := &Follower{o: o}
 	var err error
 	f.r, err = f.open(path, o.From)
 	if err != nil {
@@ -66,7 +64,7 @@ func (f *Follower) open(path string, from uint64) (*Reader, error) {
 }
 
 // Path returns the path of the file that is being read.
-func (f *Follower) Path() string { return f.path }
+func (f *Follower) Path() string { return f.r.path }
 
 // Next waits for the next batch and returns its records, which are valid until the next call. It
 // fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError if the path no
@@ -79,59 +77,51 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 			return nil, err
 		}
 		recs, err := f.r.NextBatch()
-		more := false
-		switch {
-		case err == nil:
+		if err == nil {
 			f.next = recs[len(recs)-1].Index + 1
 			return recs, nil
-		case errors.Is(err, io.EOF):
-			more, err = f.succeed()
-		case errors.Is(err, fs.ErrNotExist): // in a store, where the rest of a removed file cannot be read
-			more, err = f.skipRemoved(err)
-		case errors.As(err, new(*CorruptError)):
-			// A repair may have replaced this file with one that begins where this one does. Then the damage does not matter: see FORMAT.md, section 7.
-			more, _, _ = f.skip(f.r.FirstIndex())
-			if more {
-				err = nil
-			}
+		}
+		again, err := f.proceed(err)
+		if err == nil && !again {
+			err = wait.For(ctx, f.o.Poll)
 		}
 		if err != nil {
-			return nil, err
-		}
-		if more {
-			continue
-		}
-		if err := wait.For(ctx, f.o.Poll); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// succeed moves on to the successor of a sealed file. It returns false if the file is not sealed, or
-// if the successor does not exist yet. It also returns true if the file must be read once more.
-func (f *Follower) succeed() (bool, error) {
+// proceed decides what to do after NextBatch has failed: to read again at once, in this file or a later one; to read again after a pause; or to
+// give up with an error.
+func (f *Follower) proceed(err error) (again bool, _ error) {
 	this := f.r.link()
-	if this.Sealed == nil {
-		again, err := f.checkCut(&this)
-		if !again && err == nil {
-			err = f.checkName()
+	switch {
+	case errors.Is(err, io.EOF) && this.Sealed != nil:
+		return f.succeed(&this)
+	case errors.Is(err, io.EOF):
+		return f.await(&this)
+	case !this.named():
+	case errors.Is(err, fs.ErrNotExist): // in a store, where the rest of a removed file cannot be read
+		return f.leave(&this, err)
+	case errors.As(err, new(*CorruptError)):
+		// A repair may have replaced this file with one that begins where this one does. Then the damage does not matter: see FORMAT.md, section 7.
+		later, _ := f.later(&this)
+		if at := later.At(this.First); at >= 0 && len(later.Check()) == 0 {
+			return f.moveOn(f.open(later[at].Path, f.nextIndex()))
 		}
-		if again || err == nil || !f.removed() {
-			return again, err
-		}
-		if f.late {
-			return f.skipRemoved(err)
-		}
-		f.late = true // it was removed after it was sealed: on a file system the seal can still be read
-		return true, nil
 	}
-	path, from := this.sibling(this.Type, this.Sealed.Generation), max(f.o.From, this.Next)
-	next, err := f.open(path, from)
+	return false, err
+}
+
+// succeed moves on to the successor of a sealed file, if it exists yet.
+func (f *Follower) succeed(this *Link) (moved bool, err error) {
+	next, err := f.open(this.sibling(this.Type, this.Sealed.Generation), f.nextIndex())
 	if errors.Is(err, fs.ErrNotExist) {
-		if path, err = f.behindMissing(&this); path == "" || err != nil {
+		var later Chain
+		if later, err = f.later(this); err != nil || len(later) == 0 {
 			return false, err // its writer, or the next one, has yet to create it
 		}
-		next, err = f.open(path, from)
+		next, err = f.open(later[0].Path, f.nextIndex()) // a compaction may have replaced the successor, which was then removed
 	}
 	if err != nil {
 		return false, err
@@ -140,40 +130,56 @@ func (f *Follower) succeed() (bool, error) {
 		next.Close()
 		return false, err
 	}
-	return true, f.moveOn(path, next)
+	return f.moveOn(next, nil)
 }
 
-// moveOn continues in another file.
-func (f *Follower) moveOn(path string, next *Reader) error {
-	err := f.r.Close()
-	f.path, f.r, f.late = path, next, false
-	return err
-}
-
-// removed reports whether the file was removed. Stat does not tell: in a store the name of a removed file stays.
-func (f *Follower) removed() bool {
-	file, err := f.o.FS.Open(f.path, ModeRead)
+// await decides what to do at the end of a file without a seal: to wait for more, unless the file was removed or replaced, or has a successor.
+func (f *Follower) await(this *Link) (again bool, err error) {
+	err = cmp.Or(f.checkCut(this), f.checkName())
 	if err == nil {
-		file.Close()
+		f.last = false
+		return false, nil
 	}
-	return errors.Is(err, fs.ErrNotExist)
+	// rule: the seal was durable before the successor had a name, so read what was appended until then first.
+	if !f.last {
+		f.last = true // also if it was removed: on a file system the rest can still be read
+		return true, nil
+	}
+	if this.named() && f.removed() {
+		return f.leave(this, err)
+	}
+	return false, err
 }
 
-// skipRemoved continues in a later file after this one was removed before it was read to its end. It returns err if there is no later file.
-func (f *Follower) skipRemoved(err error) (bool, error) {
-	skipped, later, skipErr := f.skip(f.nextIndex())
-	switch {
-	case errors.As(err, new(*ReplacedError)) && errors.Is(skipErr, fs.ErrNotExist): // its directory was renamed
+// leave continues in a later file after this one was removed before it was read to its end. It returns err if there is no later file.
+func (f *Follower) leave(this *Link, err error) (moved bool, _ error) {
+	later, listErr := f.later(this)
+	switch wrong := later.Check(); {
+	case errors.Is(listErr, fs.ErrNotExist): // its directory was renamed
 		return false, err
-	case skipped || skipErr != nil:
-		return skipped, skipErr
+	case listErr != nil:
+		return false, listErr
 	case len(later) == 0:
 		return false, err
+	case len(wrong) > 0:
+		return false, wrong[0]
 	}
-	this := f.r.link()
-	return false, &ChainError{Path: f.path, Type: this.Type, Generation: this.Generation, LostFirst: f.nextIndex(), LostNext: later[0].First,
-		Reason: fmt.Sprintf("generation %d (%s) was removed before it was read to its end", this.Generation, f.path),
+	if at := later.At(f.nextIndex()); at >= 0 {
+		return f.moveOn(f.open(later[at].Path, f.nextIndex()))
+	}
+	return false, &ChainError{Path: this.Path, Type: this.Type, Generation: this.Generation, LostFirst: f.nextIndex(), LostNext: later[0].First,
+		Reason: fmt.Sprintf("generation %d (%s) was removed before it was read to its end", this.Generation, this.Path),
 		Remedy: "continue with the first message that is left; keep old files for longer than readers need"}
+}
+
+// moveOn continues in the file that open has returned.
+func (f *Follower) moveOn(next *Reader, err error) (moved bool, _ error) {
+	if err != nil {
+		return false, err
+	}
+	err = f.r.Close()
+	f.r, f.last = next, false
+	return true, err
 }
 
 // nextIndex returns the index of the next record to return.
@@ -182,85 +188,39 @@ func (f *Follower) nextIndex() uint64 {
 	return max(f.o.From, min(f.next, f.r.NextIndex()))
 }
 
-// skip continues in the newest file that begins at an index or earlier, unless that is this file. It also returns the later files.
-func (f *Follower) skip(index uint64) (skipped bool, later Chain, err error) {
-	this := f.r.link()
-	if !this.named() {
-		return false, nil, nil
-	}
-	c, err := ReadChain(f.o.FS, filepath.Dir(f.path), this.Type)
-	if err != nil {
-		return false, nil, err
-	}
-	later = c.From(this.Generation + 1)
-	if wrong := later.Check(); len(wrong) > 0 {
-		return false, later, wrong[0]
-	}
-	at := later.At(index)
-	if at < 0 {
-		return false, later, nil
-	}
-	next, err := f.open(later[at].Path, f.nextIndex())
-	if err != nil {
-		return false, later, err
-	}
-	return true, later, f.moveOn(later[at].Path, next)
+// later returns the files after this one.
+func (f *Follower) later(this *Link) (Chain, error) {
+	return readChain(f.o.FS, filepath.Dir(this.Path), this.Type, this.Generation+1)
 }
 
-// checkCut checks whether a successor has a name although this file has no seal. again is true if the
-// file must be read once more to decide that.
-func (f *Follower) checkCut(this *Link) (again bool, err error) {
-	path := this.sibling(this.Type, this.Generation+1)
-	if _, err := f.o.FS.Stat(path); errors.Is(err, fs.ErrNotExist) || !this.named() {
-		return false, nil
-	} else if err != nil {
-		return false, ioError("stat", path, err)
+// removed reports whether the file was removed. Stat does not tell: in a store the name of a removed file stays.
+func (f *Follower) removed() bool {
+	file, err := f.o.FS.Open(f.r.path, ModeRead)
+	if err == nil {
+		file.Close()
 	}
-	// rule: the seal was durable before the successor had a name, so read what was appended until then first.
-	if !f.late {
-		f.late = true
-		return true, nil
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// checkCut returns an error if a successor has a name although this file has no seal.
+func (f *Follower) checkCut(this *Link) error {
+	path := this.sibling(this.Type, this.Generation+1)
+	if _, err := f.o.FS.Stat(path); !this.named() || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return ioError("stat", path, err)
 	}
 	next := ReadLink(f.o.FS, path)
-	return false, cmp.Or(this.continuedBy(next), next.Err)
+	return cmp.Or(this.continuedBy(next), next.Err)
 }
 
-// behindMissing returns the path of the next existing file if the successor does not exist: a
-// compaction replaced the successor, which was then removed. It returns "" if there is no later file,
-// and an error if messages are missing.
-func (f *Follower) behindMissing(this *Link) (string, error) {
-	dir := filepath.Dir(f.path)
-	names, err := f.o.FS.List(dir, this.Type)
-	if err != nil {
-		return "", ioError("list directory", dir, err)
-	}
-	if !slices.ContainsFunc(names, func(name string) bool {
-		typ, g, ok := ParseName(name)
-		return ok && typ == this.Type && g > this.Generation
-	}) {
-		return "", nil
-	}
-	c, err := ReadChain(f.o.FS, dir, this.Type)
-	if err != nil {
-		return "", err
-	}
-	if wrong := c.From(this.Generation).Check(); len(wrong) > 0 {
-		return "", wrong[0]
-	}
-	if later := c.From(this.Generation + 1); len(later) > 0 {
-		return later[0].Path, nil
-	}
-	return "", nil
-}
-
-// checkName checks whether the path still names the open file. A file that was replaced never grows
-// again.
+// checkName returns an error if the path no longer names the open file. A file that was replaced never grows again.
 func (f *Follower) checkName() error {
 	open, err := f.r.file.Stat()
 	if err != nil {
-		return ioError("stat", f.path, err)
+		return ioError("stat", f.r.path, err)
 	}
-	return checkNamed(f.o.FS, f.path, open)
+	return checkNamed(f.o.FS, f.r.path, open)
 }
 
 // Close closes the file.

@@ -244,16 +244,23 @@ func TestFollowBrokenChain(t *testing.T) {
 	}
 }
 
-// TestFollowLateName: between the follower's look at a file and its look for the successor, the writer seals the file and names the successor.
+// TestFollowLateName: between the follower's look at a file and its look for the successor, the writer seals the file and names the successor. An
+// earlier look had failed, and was repeated.
 func TestFollowLateName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := storagetest.NewMem(512)
 		w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
 		mustAppend(t, w, messages(0, 5))
 		mustSync(t, w)
-		rotated := false
+		looks, rotated := 0, false
 		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
-			if c.Op == storagetest.OpStat && c.Name == generation(2) && !rotated {
+			if c.Op != storagetest.OpStat || c.Name != generation(2) || rotated {
+				return nil
+			}
+			switch looks++; looks {
+			case 1:
+				return &storagetest.Fault{Err: syscall.EIO}
+			case 3:
 				rotated = true
 				mustAppend(t, w, messages(5, 5))
 				n, err := w.Rotate(context.Background(), nil)

@@ -34,7 +34,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// IsMessage reports whether the record is a message, and not just an index of one that became a dead letter or was lost.
+// IsMessage reports whether the record is a message. The others keep the index of a message that became a dead letter, or that was lost.
 func (k Kind) IsMessage() bool { return k == KindMessage || k == KindAfterGap }
 
 // Header is a key with a value, stored with a record. Keys may repeat; order is kept.

@@ -198,7 +198,7 @@ var storageRules = []rule{
 	{file: "storage/chain.go", rule: "look again before reporting a missing successor", tests: "TestNewestIsMissing",
 		old: `if waited >= successorPatience {`, new: `if waited >= 0 {`},
 	{file: "storage/follow.go", rule: "the seal was durable before the successor had a name", tests: "TestFollowLateName",
-		old: `	if !f.late {`, new: `	if false {`},
+		old: `	if !f.last {`, new: `	if false {`},
 	{file: "storage/generation.go", rule: "the successor gets its name only when the seal is durable", tests: "TestScenarios/a seal is durable before the successor has a name & TestCrashExplorer/rotation, blocks of 512",
 		old: "\t_, err := w.Sync()\n\treturn err\n", new: "\treturn nil\n"},
 	{file: "storage/generation.go", rule: "link(2), never rename: a writer that took over since then", tests: "TestLateRotationFindsTheSuccessor",
