@@ -26,13 +26,20 @@ type writer struct {
 
 var began = time.Date(2026, 1, 31, 15, 0, 0, 0, time.UTC)
 
-func (s *service) writer(typ string) *writer {
+// openFile opens the file of a type for writing.
+func (s *service) openFile(typ string, epoch uint64, o storage.Options) *storage.Writer {
 	s.t.Helper()
-	w, err := storage.Open(context.Background(), s.dir, typ, 1, storage.Options{AllowOverlay: true})
+	o.AllowOverlay = true
+	w, err := storage.Open(context.Background(), s.dir, typ, epoch, o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	wr := &writer{s: s, w: w, typ: typ}
+	return w
+}
+
+func (s *service) writer(typ string) *writer {
+	s.t.Helper()
+	wr := &writer{s: s, w: s.openFile(typ, 1, storage.Options{}), typ: typ}
 	wr.register()
 	s.t.Cleanup(func() { wr.w.Close() })
 	return wr
@@ -90,6 +97,16 @@ func (w *writer) rotate() {
 	}
 	w.w = next
 	w.register()
+}
+
+// damage changes the payload of a record in the writer's file.
+func (w *writer) damage(payload string) {
+	w.s.t.Helper()
+	content := []byte(readFile(w.s.t, w.w.Path()))
+	content[strings.LastIndex(string(content), payload)] ^= 1
+	if err := os.WriteFile(w.w.Path(), content, 0o600); err != nil {
+		w.s.t.Fatal(err)
+	}
 }
 
 // pageOf is the JSON of a page.
@@ -269,11 +286,7 @@ func TestOtherFiles(t *testing.T) {
 	s.do("GET", "/v1/types/restored/tail", "").want(t, 404, "elsewhere")
 	// Without an entry, it is unknown whose messages a file has.
 	for _, typ := range []string{"stray", "queued"} {
-		w, err := storage.Open(t.Context(), s.dir, typ, 1, storage.Options{AllowOverlay: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
+		if err := s.openFile(typ, 1, storage.Options{}).Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -292,31 +305,20 @@ func TestDamagedFiles(t *testing.T) {
 			if err := w.w.Close(); err != nil {
 				t.Fatal(err)
 			}
-			var err error
-			if w.w, err = storage.Open(t.Context(), s.dir, typ, 2, storage.Options{AllowOverlay: true}); err != nil {
-				t.Fatal(err)
-			}
+			w.w = s.openFile(typ, 2, storage.Options{})
 			w.put(5)
 		}
-		path := filepath.Join(s.dir, storage.FileName(typ))
-		content := []byte(readFile(t, path))
-		content[strings.LastIndex(string(content), "r20")] ^= 1
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		w.damage("r20")
 		if p := s.page("/v1/types/" + typ + "/messages?limit=1000"); p.End || p.Next != 20 {
 			t.Errorf("%s: next %d, end %v", typ, p.Next, p.End)
 		}
 		s.do("GET", "/v1/types/"+typ+"/messages?from=20", "").want(t, 500, "damaged")
 		s.do("GET", "/v1/types/"+typ+"/messages/30", "").want(t, 500, "damaged")
+		if e := s.tail(typ, "?from=19").next(); e.event != "problem" || !strings.Contains(e.data, `"damaged"`) {
+			t.Errorf("%s: %+v", typ, e)
+		}
 	}
 	s.do("GET", "/v1/types/newest/tail", "").want(t, 500, "damaged")
-	if e := s.tail("newest", "?from=19").next(); e.event != "problem" || !strings.Contains(e.data, `"damaged"`) {
-		t.Errorf("%+v", e)
-	}
-	if e := s.tail("fenced", "?from=19").next(); e.event != "problem" || !strings.Contains(e.data, `"damaged"`) {
-		t.Errorf("%+v", e)
-	}
 }
 
 // A damaged file that was repaired into a later one is not read.
@@ -327,18 +329,12 @@ func TestRepairedFiles(t *testing.T) {
 	w.rotate()
 	w.put(5)
 	w.put(1) // it proves that the others were durable
-	path := w.w.Path()
 	if err := w.w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(readFile(t, path), "r7", "r0", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	damaged, err := storage.Open(t.Context(), s.dir, "orders", 2, storage.Options{AllowOverlay: true, Salvage: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.w, _, err = damaged.Compact(t.Context(), nil, storage.CompactOptions{}); err != nil {
+	w.damage("r7")
+	var err error
+	if w.w, _, err = s.openFile("orders", 2, storage.Options{Salvage: true}).Compact(t.Context(), nil, storage.CompactOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.register()
