@@ -121,3 +121,15 @@ func spark(rates []float64) (line, area string) {
 func endArea(x float64) string { return "L" + point(x, 24) + "Z" }
 
 func point(x, y float64) string { return number(x) + " " + number(y) }
+
+// firstLine returns the beginning of a text that may have several lines.
+func firstLine(s string) string {
+	line, _, more := strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(line); len(r) > 200 {
+		line, more = string(r[:200]), true
+	}
+	if more {
+		line += " …"
+	}
+	return line
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/ready"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
 )
 
@@ -38,6 +39,9 @@ const (
 	leisure        = 20               // an open page is rendered again after this many times as long as rendering it took
 	heavyPages     = 2                // pages that concurrently read payloads or files, to bound memory; also the number of concurrent downloads
 )
+
+// pageLimit bounds a page of messages or letters, by number and by size.
+var pageLimit = queue.Limit{Messages: pageRows, Bytes: 8 << 20}
 
 // Options of a UI.
 type Options struct {
@@ -133,6 +137,17 @@ func (u *UI) link(parts ...string) string {
 		b.WriteString("/" + url.PathEscape(p))
 	}
 	return b.String()
+}
+
+// typeLink is a type in a list.
+type typeLink struct{ Name, Link string }
+
+// typeLink returns a type, with a link unless its name is invalid for a type.
+func (u *UI) typeLink(typ string) typeLink {
+	if queue.ValidateType(typ) != nil {
+		return typeLink{Name: typ}
+	}
+	return typeLink{typ, u.link("types", typ)}
 }
 
 // withQuery adds parameters to a path, names and values in turn. A later value replaces an earlier one, and an empty one leaves out its name.
