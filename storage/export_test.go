@@ -147,11 +147,6 @@ func IsGeneration(name, typ string) bool {
 	return ok && t == typ
 }
 
-// CheckFileSystem calls checkFileSystem.
-func CheckFileSystem(t FSType, allowOverlay bool) error {
-	return checkFileSystem("/data", t, allowOverlay)
-}
-
 // DecodeFileHeader decodes a header page.
 func DecodeFileHeader(b []byte) error {
 	_, err := decodeFileHeader("fuzz.fpl", b)

@@ -226,17 +226,6 @@ func (e *Estate) litter(t testing.TB, path string, n int) {
 	check(t, f.Close())
 }
 
-// Grow advances the durable index of orders in the registry, as if a worker had appended records.
-func (e *Estate) Grow(t testing.TB, records int) {
-	t.Helper()
-	ctx := context.Background()
-	entry, _, err := e.Backend.Queue.RegistryEntry(ctx, "orders")
-	check(t, err)
-	entry.DurableIndex += uint64(records)
-	_, err = e.Backend.Queue.UpdateFile(ctx, "orders", entry)
-	check(t, err)
-}
-
 // Options returns options for a UI of the estate.
 func (e *Estate) Options() ui.Options {
 	return ui.Options{Backend: e.Backend, Files: chain.Files{Dir: e.Dir, Place: e.Place}, Refresh: 500 * time.Millisecond, CountUpTo: 10_000, Log: zerolog.Nop()}
