@@ -23,15 +23,12 @@ import (
 // Errors that a starting program waits out, or that a person has to correct. The tests of the programs see some of
 // them on the wire.
 func TestPassing(t *testing.T) {
-	down := func(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
 	member := func(kind description.ServerKind) description.Server {
 		return description.Server{Addr: "db2:27017", Kind: kind}
 	}
 	none := func(servers ...description.Server) error {
 		return topology.ServerSelectionError{Wrapped: context.DeadlineExceeded, Desc: description.Topology{Servers: servers}}
 	}
-	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db9", IsNotFound: true}}
 	for name, tc := range map[string]struct {
 		err    error
 		reason string // "": not worth waiting for

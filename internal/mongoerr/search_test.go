@@ -18,11 +18,16 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
+// down is a server whose last answer was an error.
+func down(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
+
+var (
+	refused = &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unknown = &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db1", IsNotFound: true}}
+)
+
 // The error of a search says why each server is not usable and what to check, and not everything that the driver knows.
 func TestBrief(t *testing.T) {
-	down := func(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
-	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db1", IsNotFound: true}}
 	many := []description.Server{down(refused), down(refused), down(refused), down(refused), down(refused)}
 	for name, tc := range map[string]struct {
 		servers    []description.Server
