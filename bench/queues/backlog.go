@@ -108,11 +108,15 @@ func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
 // each window.
 const ahead = 5 * messages.BatchSize
 
+func (b *bench) newBacklog() backlog {
+	window := b.sized(10_000, 4000)
+	return backlog{window: window, small: window + ahead, big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
+}
+
 // measureBacklog lets the bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small
 // backlogs.
 func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
-	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
-	l.small = l.window + ahead
+	l = b.newBacklog()
 	bare, err := b.newPlace("small_bare")
 	if err != nil {
 		return l, err

@@ -161,8 +161,7 @@ const windows = 7
 
 // measureEmbeddedBacklog is measureBacklog without a server. The bare loop and Fencepost each have a big backlog, as their tables differ.
 func (b *bench) measureEmbeddedBacklog(ctx context.Context) (l backlog, err error) {
-	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
-	l.small = l.window + ahead
+	l = b.newBacklog()
 	rounds := b.few()
 	all := l.big + rounds*windows*2*l.window // leaves at least l.big
 	bare, ours, publishers := map[string]*bareSQLite{}, map[string]*place{}, map[string]*queue.Publisher{}
