@@ -38,7 +38,7 @@ func (p Place) calls(ctx context.Context, h Hooks) Disturbed {
 }
 
 func (c Call) operation() Operation {
-	return Operation{N: c.N, Name: string(c.Op), Changes: c.Op.Changes() || c.Op == OpOpen, Reads: c.Op == OpRead || c.Op == OpStat}
+	return Operation{N: c.N, Name: string(c.Op), Changes: c.Op.Changes() || c.Op == OpOpen, Reads: c.Op == OpRead || c.Op == OpStat || c.Op == OpFileStat}
 }
 
 // errDisturbed is returned by disturbed calls.

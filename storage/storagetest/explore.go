@@ -190,9 +190,10 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	var at Operation
 	var successor *oracle.Holder
 	var took error
-	naming, named := false, false // the last change was the name of a file
+	var naming atomic.Bool // the last change was the name of a file
+	named := false         // the same when it was paused
 	pause := func(o Operation) {
-		at, named = o, naming
+		at, named = o, naming.Load()
 		successor, took = others(x, p.fs())
 	}
 	l := &life{x: x, clean: p.fs(), short: remove}
@@ -206,7 +207,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 		return v.fate
 	}, After: func(o Operation) {
 		if !o.Reads {
-			naming = o.Name == string(OpLink) || naming && (o.Name == string(OpRemove) || o.Name == string(OpSyncDir))
+			naming.Store(o.Name == string(OpLink) || naming.Load() && (o.Name == string(OpRemove) || o.Name == string(OpSyncDir)))
 		}
 		if o.N == k && v.after {
 			pause(o)
