@@ -113,21 +113,8 @@ func notMeasured(waiters int) int { return 1 + waiters }
 // A worker that has passed the lock on waits for it again at once, so the number of waiters is constant.
 func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int, h hold) (took []time.Duration, commands float64, err error) {
 	acquire := func(i int) error { return c.tell(i, "acquire %s %s", name, contender) }
-	if err := acquire(0); err != nil {
-		return nil, 0, err
-	}
-	granted, err := c.hear(ctx, 0, "granted", answerTimeout)
+	granted, err := c.queueUp(ctx, acquire, waiters)
 	if err != nil {
-		return nil, 0, err
-	}
-	// They start at random times, so that contenders that poll at a fixed interval do not all poll simultaneously.
-	const spread = 200 * time.Millisecond
-	for i := 1; i <= waiters; i++ {
-		if err := errors.Join(server.Sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
-			return nil, 0, err
-		}
-	}
-	if err := server.Sleep(ctx, spread); err != nil {
 		return nil, 0, err
 	}
 	var before int64
@@ -138,34 +125,21 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 				return nil, 0, err
 			}
 		}
-		if err := server.Sleep(ctx, h.mean/2+rand.N(h.mean)); err != nil {
-			return nil, 0, err
-		}
-		if err := c.quiet(); err != nil {
-			return nil, 0, err
-		}
-		holder := granted.from
-		if err := c.tell(holder, "release"); err != nil {
+		if err := errors.Join(server.Sleep(ctx, h.mean/2+rand.N(h.mean)), c.quiet()); err != nil {
 			return nil, 0, err
 		}
 		last := granted
-		if granted, err = c.hear(ctx, anyone, "granted", answerTimeout); err != nil {
+		var d time.Duration
+		if granted, d, err = c.handOff(ctx, last.from); err != nil {
 			return nil, 0, err
 		}
-		released, err := c.hear(ctx, holder, "released", answerTimeout)
-		if err != nil {
-			return nil, 0, err
-		}
-		switch {
-		case granted.a < released.a:
-			return nil, 0, fmt.Errorf("two holders: granted %v before the release", time.Duration(released.a-granted.a))
-		case contender == nameFencepost && granted.b <= last.b:
+		if contender == nameFencepost && granted.b <= last.b {
 			return nil, 0, fmt.Errorf("token %d after %d", granted.b, last.b)
 		}
 		if i >= skipped {
-			took = append(took, time.Duration(granted.a-released.a))
+			took = append(took, d)
 		}
-		if err := acquire(holder); err != nil {
+		if err := acquire(last.from); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -174,22 +148,59 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 		return nil, 0, err
 	}
 	for i := range 1 + waiters {
-		if i != granted.from {
-			if err := c.tell(i, "cancel"); err != nil {
-				return nil, 0, err
-			}
-			if _, err := c.hear(ctx, i, "cancelled", answerTimeout); err != nil {
-				return nil, 0, err
-			}
+		if i == granted.from {
+			continue
+		}
+		if err := c.ask(ctx, i, "cancel", "cancelled"); err != nil {
+			return nil, 0, err
 		}
 	}
-	if err := c.tell(granted.from, "release"); err != nil {
-		return nil, 0, err
-	}
-	if _, err := c.hear(ctx, granted.from, "released", answerTimeout); err != nil {
+	if err := c.ask(ctx, granted.from, "release", "released"); err != nil {
 		return nil, 0, err
 	}
 	return took, float64(after-before) / float64(h.count), c.quiet()
+}
+
+// ask tells a worker something, and waits for its answer.
+func (c *crew) ask(ctx context.Context, i int, what, answer string) error {
+	if err := c.tell(i, what); err != nil {
+		return err
+	}
+	_, err := c.hear(ctx, i, answer, answerTimeout)
+	return err
+}
+
+// queueUp lets the first worker acquire the lock, and then the others wait for it.
+func (c *crew) queueUp(ctx context.Context, acquire func(i int) error, waiters int) (granted message, err error) {
+	if err := acquire(0); err != nil {
+		return granted, err
+	}
+	if granted, err = c.hear(ctx, 0, "granted", answerTimeout); err != nil {
+		return granted, err
+	}
+	// They start at random times, so that contenders that poll at a fixed interval do not all poll simultaneously.
+	const spread = 200 * time.Millisecond
+	for i := 1; i <= waiters; i++ {
+		if err := errors.Join(server.Sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
+			return granted, err
+		}
+	}
+	return granted, server.Sleep(ctx, spread)
+}
+
+// handOff lets the holder release the lock, and returns the next grant and how long it took.
+func (c *crew) handOff(ctx context.Context, holder int) (granted message, took time.Duration, err error) {
+	if err := c.tell(holder, "release"); err != nil {
+		return granted, 0, err
+	}
+	if granted, err = c.hear(ctx, anyone, "granted", answerTimeout); err != nil {
+		return granted, 0, err
+	}
+	released, err := c.hear(ctx, holder, "released", answerTimeout)
+	if err == nil && granted.a < released.a {
+		err = fmt.Errorf("two holders: granted %v before the release", time.Duration(released.a-granted.a))
+	}
+	return granted, time.Duration(granted.a - released.a), err
 }
 
 // quiet fails on an unexpected message: a worker got the lock while another one had it.

@@ -21,8 +21,7 @@ import (
 
 // The worker that the demo kills, and the takeover of its type.
 
-// killOne waits until a worker is in the middle of the largest type, and kills it. It stops the worker before it checks, so the result
-// still holds when the signal arrives, and a fast worker cannot finish in between.
+// killOne waits until a worker is in the middle of the largest type, and kills it.
 func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
 	largest := d.largest()
 	for {
@@ -35,18 +34,8 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 			if i < 0 || largest[h.Name] == 0 {
 				continue
 			}
-			proc := d.procs[i].Process
-			if err := proc.Signal(syscall.SIGSTOP); err != nil {
-				if errors.Is(err, os.ErrProcessDone) {
-					continue
-				}
-				return 0, "", err
-			}
-			if d.stillHeldBy(ctx, b, h.Name, proc.Pid) && inTheMiddle(ctx, b, h.Name, largest[h.Name]) {
-				return i, h.Name, proc.Signal(syscall.SIGKILL)
-			}
-			if err := proc.Signal(syscall.SIGCONT); err != nil {
-				return 0, "", err
+			if killed, err := d.kill(ctx, b, d.procs[i].Process, h.Name, largest[h.Name]); killed || err != nil {
+				return i, h.Name, err
 			}
 		}
 		if err := wait.For(ctx, demoPoll); err != nil {
@@ -61,6 +50,21 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 			return 0, "", errors.New("the workers finished before one could be killed; try a larger --source")
 		}
 	}
+}
+
+// kill kills a worker if it is in the middle of a type. It stops the worker before it checks, so the result still holds when the signal
+// arrives, and a fast worker cannot finish in between.
+func (d *demo) kill(ctx context.Context, b *fencepost.Backend, proc *os.Process, typ string, total int) (killed bool, err error) {
+	err = proc.Signal(syscall.SIGSTOP)
+	switch {
+	case errors.Is(err, os.ErrProcessDone):
+		return false, nil
+	case err != nil:
+		return false, err
+	case d.stillHeldBy(ctx, b, typ, proc.Pid) && inTheMiddle(ctx, b, typ, total):
+		return true, proc.Signal(syscall.SIGKILL)
+	}
+	return false, proc.Signal(syscall.SIGCONT)
 }
 
 // largest returns the types with the most messages, and their number.

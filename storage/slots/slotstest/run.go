@@ -179,22 +179,23 @@ func parts(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 		}
 		for _, from := range names {
 			for _, to := range names {
-				var want []slots.Entry
-				for _, e := range all {
-					if e.Name >= from && (to == "" || e.Name < to) {
-						want = append(want, e)
-					}
-				}
-				for n := range len(all) + 2 {
-					want := want
-					if n > 0 {
-						want = want[:min(n, len(want))]
-					}
-					if got, err := ordered.Between(ctx, folder, from, to, n); err != nil || !slices.Equal(got, want) {
-						t.Errorf("%s: the first %d from %q to %q: %v, %v; want %v", folder, n, from, to, got, err, want)
-					}
-				}
+				between(t, ordered, folder, from, to, all)
 			}
+		}
+	}
+}
+
+// between lists the first entries of a part of a folder, in all numbers. all are the entries of the folder.
+func between(t *testing.T, s slots.Ordered, folder, from, to string, all []slots.Entry) {
+	t.Helper()
+	part := slices.DeleteFunc(slices.Clone(all), func(e slots.Entry) bool { return e.Name < from || to != "" && e.Name >= to })
+	for n := range len(all) + 2 {
+		want := part
+		if n > 0 {
+			want = part[:min(n, len(part))]
+		}
+		if got, err := s.Between(t.Context(), folder, from, to, n); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: the first %d from %q to %q: %v, %v; want %v", folder, n, from, to, got, err, want)
 		}
 	}
 }
