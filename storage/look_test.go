@@ -15,25 +15,24 @@ import (
 // TestRefusedOpensLeaveNoFence: a worker that is refused and restarted repeatedly adds at most the fence of its first start to the
 // file.
 func TestRefusedOpensLeaveNoFence(t *testing.T) {
-	const starts = 5
 	t.Run("an old copy", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		old := mem.Clone()
 		must(t, x.Finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy with as many records", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		x.Published = 6
 		old := mem.Clone()
 		must(t, x.Finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy in a store", func(t *testing.T) {
 		x, mem := newSlotsWorld(t)
 		old := mem.Clone()
 		must(t, x.Finish(slotsOf(mem)))
-		refusedEachTime(t, x, slotsOf(old), func() int { return len(old.Names()) }, starts, 0, storage.ErrIntegrity)
+		refusedEachTime(t, x, slotsOf(old), func() int { return len(old.Names()) }, 0, storage.ErrIntegrity)
 	})
 	t.Run("a restored database", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
@@ -43,7 +42,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 			must(t, h.Writer.Close())
 		}
 		x.Epoch, x.Entry.Epoch = 1, 1
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 0, storage.ErrFenced)
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, 0, storage.ErrFenced)
 	})
 	// Content that the caller of Open rejects although its checksums are good.
 	for what, spoil := range map[string]func(*holder) error{
@@ -69,7 +68,7 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 				must(t, err)
 				_, err = h.Writer.Sync()
 				must(t, errors.Join(err, h.Append(1), spoil(h), h.Writer.Close()))
-				refusedEachTime(t, x, fsys(), size, starts, 1, oracle.ErrState)
+				refusedEachTime(t, x, fsys(), size, 1, oracle.ErrState)
 			})
 		}
 	}
@@ -83,16 +82,16 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 		data := mem.ReadFile(x.Path())
 		data[from+10] ^= 1
 		mem.WriteFile(x.Path(), data)
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 1, storage.ErrIntegrity)
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, 1, storage.ErrIntegrity)
 	})
 }
 
 // refusedEachTime opens the file repeatedly, with increasing epochs, and checks that each start is refused and only the first few, as many as
 // fences says, leave a fence.
-func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, starts, fences int, category error) {
+func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, fences int, category error) {
 	t.Helper()
 	before := size()
-	for i := range starts {
+	for i := range 5 {
 		h, err := x.Open(fsys)
 		if !errors.Is(err, category) {
 			t.Fatalf("start %d: %v", i+1, err)

@@ -21,7 +21,6 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"
-	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -444,12 +443,12 @@ func (f *findings) dockerfile() image {
 }
 
 // workerArgs checks a worker's command line and environment, and that it gets enough time to stop.
-func (f *findings) workerArgs(args []string, env []string, i image, killedAfter time.Duration) *pflag.FlagSet {
+func (f *findings) workerArgs(args []string, env []string, i image, killedAfter time.Duration) {
 	w := workercmd.New()
 	cli.Prepare(w)
 	if err := w.ParseFlags(args); err != nil {
 		f.add("worker %q: %v", args, err)
-		return nil
+		return
 	}
 	if rest := w.Flags().Args(); len(rest) > 0 {
 		f.add("worker %q: unexpected %q", args, rest)
@@ -465,7 +464,6 @@ func (f *findings) workerArgs(args []string, env []string, i image, killedAfter 
 	if want := "--listen=0.0.0.0:" + i.port; !slices.Contains(args, want) { // clients are outside the container
 		f.add("worker %q: want %s, the image's port", args, want)
 	}
-	return w.Flags()
 }
 
 func (f *findings) compose(i image) {

@@ -33,7 +33,7 @@ func TestPythonReaderAgreesOnDamage(t *testing.T) {
 	healthy := healthyFile(t)
 	bases := []state{
 		{name: "healthy", data: healthy}, {name: "fenced", data: fencedFile(t)}, {name: "payloads that are files", data: embeddingFile(t)},
-		{name: "retracted", data: retractedFile(t)}, {name: "sealed", data: sealed(healthy, nil)}, {name: "compressed", data: compressedFile(t)},
+		{name: "retracted", data: retractedFile(t)}, {name: "sealed", data: sealed(healthy)}, {name: "compressed", data: compressedFile(t)},
 		{name: "repaired", data: repairedFile(t)},
 	}
 	r := random("damage")

@@ -69,7 +69,7 @@ func TestPythonReaderAgrees(t *testing.T) {
 	}{
 		{"as written", []state{
 			{name: "healthy", data: healthy, written: true}, {name: "fenced zombies", data: zombies, written: true}, {name: "payloads that are files", data: hostile, written: true},
-			{name: "retracted", data: retracted, written: true}, {name: "no messages", data: openedFile(t), written: true}, {name: "sealed", data: sealed(healthy, nil), written: true},
+			{name: "retracted", data: retracted, written: true}, {name: "no messages", data: openedFile(t), written: true}, {name: "sealed", data: sealed(healthy), written: true},
 			{name: "repaired", data: repairedFile(t), written: true},
 			{name: "other IDs", data: otherIDsFile(t), written: true, foreignIDs: true}, {name: "the example of FORMAT.md", data: example(t), written: true, foreignIDs: true},
 		}},
@@ -814,8 +814,8 @@ func example(t testing.TB) []byte {
 	return data
 }
 
-// sealed returns a copy of a healthy file with a seal appended, and further bytes after it.
-func sealed(data, rest []byte) []byte {
+// sealed returns a copy of a healthy file with a seal appended.
+func sealed(data []byte) []byte {
 	c := bytes.Clone(data)
 	last := lastRecord(data)
 	body := append(bytes.Repeat([]byte{0x5E}, 16), 2, 0, 0, 0, 0, 0, 0, 0, 4, 'f', 'u', 'l', 'l')
@@ -834,7 +834,7 @@ func sealed(data, rest []byte) []byte {
 	body = append(body, make([]byte, -len(body)&7)...)
 	le.PutUint32(h[88:], checksum(c, body))
 	le.PutUint32(h[4:], checksum(c, h[:4], h[8:]))
-	return slices.Concat(c, data[32:48], h, body, rest)
+	return slices.Concat(c, data[32:48], h, body)
 }
 
 func lastRecord(data []byte) record {
@@ -1163,13 +1163,13 @@ func resealed(data []byte, n int) (states []state) {
 		})
 		return c
 	}
-	unfenced := region(sealed(data, nil), 1<<41)
-	unfenced[len(sealed(data, nil))+120] ^= 1
+	unfenced := region(sealed(data), 1<<41)
+	unfenced[len(sealed(data))+120] ^= 1
 	states = append(states,
-		state{name: "a batch after a seal", data: move(sealed(data, nil), last, 1<<40)},
-		state{name: "a fence after a seal", data: move(sealed(data, nil), fence, 1<<41)},
-		state{name: "a fence with too low an epoch after a seal", data: move(sealed(data, nil), fence, 5)},
-		state{name: "a region after a seal", data: region(sealed(data, nil), 1<<41)},
+		state{name: "a batch after a seal", data: move(sealed(data), last, 1<<40)},
+		state{name: "a fence after a seal", data: move(sealed(data), fence, 1<<41)},
+		state{name: "a fence with too low an epoch after a seal", data: move(sealed(data), fence, 5)},
+		state{name: "a region after a seal", data: region(sealed(data), 1<<41)},
 		state{name: "a region after a seal, its fence damaged", data: unfenced},
 		state{name: "a fence where none can start", data: move(append(bytes.Clone(data), 1, 2, 3, 4), fence, 1<<41)},
 		state{name: "a fence at the end", data: move(bytes.Clone(data), fence, 1<<41)},

@@ -101,7 +101,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // result is the result of a scenario.
 type result struct {
 	scenario
-	scale float64
 	calls []call // in the order in which they were sent
 	wrong []int  // payments whose sum differs from the provider's
 }

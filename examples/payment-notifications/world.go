@@ -129,7 +129,7 @@ func (s scenario) run(ctx context.Context, scale float64, url string) (*result, 
 
 // send sends the notifications to the instances in turn.
 func (s scenario) send(ctx context.Context, scale float64, w *world, addresses []string) (*result, error) {
-	r := &result{scenario: s, scale: scale, calls: make([]call, len(payments))}
+	r := &result{scenario: s, calls: make([]call, len(payments))}
 	errs := make([]error, len(payments))
 	var g sync.WaitGroup
 	began := time.Now()

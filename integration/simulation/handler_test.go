@@ -23,14 +23,14 @@ var errNoAnswer = errors.New("simulation: the sink has not answered")
 func (p *process) handler() worker.Handler {
 	return worker.HandlerFunc(func(ctx context.Context, lease worker.Lease, msgs []queue.Message) error {
 		done := p.around("handle", lease.Name())
-		err := p.store(ctx, lease, msgs)
+		err := p.store(lease, msgs)
 		done()
 		return err
 	})
 }
 
 // store does the work of a destination's transaction in one step.
-func (p *process) store(ctx context.Context, lease worker.Lease, msgs []queue.Message) error {
+func (p *process) store(lease worker.Lease, msgs []queue.Message) error {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -175,9 +175,6 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 	return db, nil
 }
 
-// Path is the absolute path of the file.
-func (db *DB) Path() string { return db.path }
-
 // locate checks path and makes it absolute.
 func locate(path string) (string, error) {
 	scheme, _, isURL := strings.Cut(path, "://")

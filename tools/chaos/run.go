@@ -283,7 +283,7 @@ func (r *run) startWorkers(n int, options []string) error {
 			gateway = m.node.Here
 		}
 		if err := r.connect(m, gateway, func(url string, start int) (body, error) {
-			return r.startWorker(m, network, start, slices.Concat([]string{"--url", url}, r.files(m, url), options))
+			return r.startWorker(m, network, start, slices.Concat([]string{"--url", url}, r.files(m), options))
 		}); err != nil {
 			return err
 		}

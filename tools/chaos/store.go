@@ -63,8 +63,8 @@ func (r *run) connectStore(m *member, address string) (err error) {
 	return err
 }
 
-// files returns the arguments that tell a worker where its files are. Its URL is url.
-func (r *run) files(m *member, url string) []string {
+// files returns the arguments that tell a worker where its files are.
+func (r *run) files(m *member) []string {
 	switch {
 	case r.objects != nil:
 		return []string{"--store", r.objects.Address(m.store.addr())}

@@ -68,13 +68,13 @@ func try(ctx context.Context, root string, rules []rule, parallel int) error {
 		wg.Go(func() {
 			b := <-base
 			var mutants sync.WaitGroup
-			for i, r := range rules {
+			for _, r := range rules {
 				if s != (suite{r.where(), r.long}) {
 					continue
 				}
 				slots <- struct{}{}
 				mutants.Go(func() {
-					t.one(ctx, i, r, b)
+					t.one(ctx, r, b)
 					<-slots
 				})
 			}
@@ -142,7 +142,7 @@ func (t *trier) baseline(ctx context.Context, s suite, names []string) baseline 
 }
 
 // one tries one mutant and prints the outcome.
-func (t *trier) one(ctx context.Context, i int, r rule, b baseline) {
+func (t *trier) one(ctx context.Context, r rule, b baseline) {
 	started := time.Now()
 	outcome, detail := t.judge(ctx, r, b)
 	if r.open && outcome == killed {

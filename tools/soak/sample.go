@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -42,14 +41,10 @@ var (
 const relativeSlack = 0.15
 
 // sample is all figures at one time.
-type sample struct {
-	at     time.Time
-	values [figures]float64
-}
+type sample [figures]float64
 
 // sample reads the figures from the worker, from the kernel about the worker, and from the backend.
 func (w *workerProcess) sample(ctx context.Context, count func(context.Context) (int64, error)) (s sample, err error) {
-	s.at = time.Now()
 	text, err := w.metrics(ctx)
 	if err != nil {
 		return s, err
@@ -60,7 +55,7 @@ func (w *workerProcess) sample(ctx context.Context, count func(context.Context) 
 			return s, fmt.Errorf("the worker has no metric %s", metric)
 		}
 		line, _, _ := strings.Cut(rest, "\n")
-		if s.values[f], err = value(line); err != nil {
+		if s[f], err = value(line); err != nil {
 			return s, err
 		}
 	}
@@ -74,13 +69,13 @@ func (w *workerProcess) sample(ctx context.Context, count func(context.Context) 
 		switch {
 		case err != nil: // closed meanwhile
 		case strings.HasPrefix(target, "socket:"):
-			s.values[connections]++
+			s[connections]++
 		default:
-			s.values[openFiles]++
+			s[openFiles]++
 		}
 	}
 	n, err := count(ctx)
-	s.values[documents] = float64(n)
+	s[documents] = float64(n)
 	return s, err
 }
 
@@ -171,7 +166,7 @@ func growth(samples []sample) ([]change, error) {
 		of := func(part []sample) []float64 {
 			var values []float64
 			for _, s := range part {
-				values = append(values, s.values[f])
+				values = append(values, s[f])
 			}
 			slices.Sort(values)
 			return values

@@ -32,7 +32,7 @@ func TestSoak(t *testing.T) {
 			if len(out.samples) == 0 {
 				t.Fatal("no sample")
 			}
-			last := out.samples[len(out.samples)-1].values
+			last := out.samples[len(out.samples)-1]
 			// docs/limits.md has these bounds.
 			if types := float64(o.types); last[heap] > (64+types)*(1<<20) || last[openFiles] > 64+3*types || last[connections] > 120 {
 				t.Errorf("a worker of %v types: heap %.0f MiB, %v open files, %v connections", types, last[heap]/(1<<20), last[openFiles], last[connections])
@@ -52,7 +52,7 @@ func TestGrowth(t *testing.T) {
 		samples := make([]sample, 100)
 		for i := range samples {
 			for f := range figures {
-				samples[i].values[f] = value(i) * slack[f]
+				samples[i][f] = value(i) * slack[f]
 			}
 		}
 		return samples
