@@ -350,7 +350,7 @@ func failedSync(what string, lose func(int64) bool) run {
 func TestCrashExplorer(t *testing.T) {
 	race.Skip(t)
 	t.Parallel()
-	limit, step := 128, 9 // images of a moment; bytes between two places where a write is torn, odd so that all alignments occur
+	limit, step := 48, 19 // images of a moment; bytes between two places where a write is torn, odd so that all alignments occur
 	switch {
 	case os.Getenv("FENCEPOST_TEST_LONG") == "1":
 		limit, step = 1<<13, 1

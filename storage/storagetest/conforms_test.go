@@ -32,7 +32,7 @@ func TestLocalFilesConform(t *testing.T) {
 		if _, err := os.Stat(shm); err != nil {
 			t.Skip(err)
 		}
-		storagetest.Run(t, storagetest.Backend{Most: 80, New: local(func(t *testing.T) string {
+		storagetest.Run(t, storagetest.Backend{Most: 20, New: local(func(t *testing.T) string {
 			dir, err := os.MkdirTemp(shm, "fencepost")
 			if err != nil {
 				t.Fatal(err)

@@ -45,7 +45,7 @@ func TestConforms(t *testing.T) {
 	s3test.Environment(t)
 	s := open(t, s3test.Bucket(t, nil))
 	b := slotstest.Backend(func(*testing.T) slots.Store { return s })
-	b.Most = 2
+	b.Most = 1
 	storagetest.Run(t, b)
 }
 
