@@ -196,23 +196,26 @@ func (c *compaction) copy(ctx context.Context, src source, limit int64) error {
 			return it.err
 		case it.kind != itemRecord || c.w.retracted(it.head):
 		case it.head.kind == kindCheckpoint && it.head.base == c.report.FirstIndex && it.head.base > 0 && c.next() == it.head.base:
-			// A successor begins with the state at the end of its predecessor.
-			k, err := decodeCheckpoint(it.body)
-			if err != nil && c.w.opts.Salvage {
-				continue // Open has noted that
-			}
-			if err != nil {
-				return undecodable(src.path, it.head)
-			}
-			if err := c.to.Checkpoint(k.state); err != nil {
-				return err
-			}
+			err = c.state(src.path, it)
 		case it.head.kind == kindBatch:
-			if err := c.batch(src.path, it); err != nil {
-				return err
-			}
+			err = c.batch(src.path, it)
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// state copies the state at the end of a predecessor, with which a successor begins.
+func (c *compaction) state(path string, it *item) error {
+	k, err := decodeCheckpoint(it.body)
+	switch {
+	case err != nil && c.w.opts.Salvage:
+		return nil // Open has noted that
+	case err != nil:
+		return undecodable(path, it.head)
+	}
+	return c.to.Checkpoint(k.state)
 }
 
 // batch copies the records of one batch.
