@@ -95,20 +95,9 @@ func (f *FS) sweep(d folder) error {
 	var g errgroup.Group
 	g.SetLimit(requests)
 	for i, p := range all.pieces[1:] { // the first one stays
-		g.Go(func() error {
-			// rule: no slot that begins with a fence is deleted: it tells earlier writers that they were overtaken.
-			if p.size <= largestFence {
-				switch b, err := f.readWhole(d.slot(p.off), p.size); {
-				case errors.Is(err, fs.ErrNotExist):
-					return nil
-				case err != nil:
-					return err
-				case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence): // after the zeros that align it
-					return nil
-				}
-			}
-			goes[i+1] = true
-			return nil
+		g.Go(func() (err error) {
+			goes[i+1], err = f.mayGo(d, p, fence)
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -131,6 +120,22 @@ func (f *FS) sweep(d folder) error {
 		}
 	}
 	return g.Wait()
+}
+
+// mayGo reports whether a slot of a removed file exists and is not needed to stop old writers.
+func (f *FS) mayGo(d folder, p piece, fence []byte) (bool, error) {
+	// rule: no slot that begins with a fence is deleted: it tells earlier writers that they were overtaken.
+	if p.size > largestFence {
+		return true, nil
+	}
+	b, err := f.readWhole(d.slot(p.off), p.size)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return !bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence), nil // after the zeros that align it
 }
 
 // unswept returns the error of a removed file whose first slot is unusable. The remedy deletes none of the others, because it is unknown which of

@@ -42,7 +42,7 @@ var slotsRules = []rule{
 		old: `if moved, ok := errors.AsType[*MovedError](syncErr); ok {`, new: `if moved, ok := errors.AsType[*MovedError](syncErr); ok && false {`},
 
 	{file: "storage/slots/remove.go", rule: "no slot that begins with a fence is deleted", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
-		old: `case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence):`, new: `case len(fence)+len(b) == 0:`},
+		old: `return !bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence), nil`, new: `return len(fence)+len(b) > 0, nil`},
 	{file: "storage/slots/remove.go", rule: "the slot with the seal also stays", tests: "TestAnInterruptedRemovalOfALargeFile",
 		old: `if p.off-end > mostMissing {`, new: `if p.off < 0 {`},
 	{file: "storage/slots/remove.go", rule: "the file is marked as removed first", in: "storage", tests: "TestKeepStopsAtEveryRequest",
