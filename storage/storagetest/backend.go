@@ -91,12 +91,17 @@ func Run(t *testing.T, b Backend) {
 		b.Most = mostShort
 	}
 	t.Run("files", func(t *testing.T) { b.files(t) })
+	explorable := func(t *testing.T) {
+		if !b.Virtual { // the same again, and takes longer
+			race.Skip(t)
+		}
+	}
 	t.Run("calls", func(t *testing.T) {
-		race.Skip(t)
+		explorable(t)
 		b.explore(t, Place.calls, false)
 	})
 	t.Run("requests", func(t *testing.T) {
-		race.Skip(t)
+		explorable(t)
 		if b.New(t).Requests == nil {
 			t.Skip("only its calls can be disturbed")
 		}
