@@ -21,8 +21,8 @@ func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 	}
 	ok, err := s.startAt(off)
 	if err == nil && !ok {
-		err = &CorruptError{Path: s.path, Offset: off, End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
-			Reason: "a later record says that a checkpoint is here, but there is none"}
+		err = (&CorruptError{Path: s.path, Offset: off, End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
+			Reason: "a later record says that a checkpoint is here, but there is none"}).in(s.src)
 	}
 	return err
 }

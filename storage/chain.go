@@ -103,8 +103,8 @@ func ReadLink(fsys FS, path string) (l Link) {
 	}
 	l = linkOf(path, h)
 	if p, ok := f.(InPieces); ok {
-		if off, end := p.Hole(); off < end {
-			l.Missing = &HoleError{Path: path, Offset: off, End: end}
+		if hole := holeIn(path, p); hole != nil {
+			l.Missing = hole
 		}
 	}
 	info, err := f.Stat()

@@ -70,7 +70,11 @@ func readFileHeader(path string, f File) (*fileHeader, error) {
 			return nil, ioError("read the header of", path, err)
 		}
 	}
-	return decodeFileHeader(path, b)
+	h, err := decodeFileHeader(path, b)
+	if damaged, ok := errors.AsType[*HeaderError](err); ok {
+		damaged.Pieces = piecesOf(f, 0, headerSize)
+	}
+	return h, err
 }
 
 // checkHeader checks that the file has the type and generation in its name, and needs no feature that this writer does not know.

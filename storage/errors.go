@@ -206,13 +206,17 @@ func (e *VersionError) Is(target error) bool { return target == ErrRefused }
 type HeaderError struct {
 	Path   string
 	Reason string
-	Cut    bool // the file ends within its header, so it has no records
+	Cut    bool   // the file ends within its header, so it has no records
+	Pieces string // names of the pieces with the header, if the file is InPieces
 }
 
 func (e *HeaderError) Error() string {
 	remedy := fmt.Sprintf("the records after it may be good: restore the first %d bytes from a copy of this file", headerSize)
-	if e.Cut {
+	switch {
+	case e.Cut:
 		remedy = "no record is left: restore the file from a copy"
+	case e.Pieces != "":
+		remedy += ", which are in " + e.Pieces
 	}
 	return fmt.Sprintf("%s: the file header is damaged: %s; %s", e.Path, e.Reason, remedy)
 }
@@ -358,6 +362,7 @@ type CorruptError struct {
 	Offset, End         int64 // the damage lies within these bytes
 	LostFirst, LostNext uint64
 	Reason              string
+	Pieces              string // names of the pieces with these bytes, if the file is InPieces
 }
 
 func (e *CorruptError) Error() string {
@@ -365,8 +370,11 @@ func (e *CorruptError) Error() string {
 	if e.LostNext > e.LostFirst {
 		lost = fmt.Sprintf(", records %d to %d are not readable", e.LostFirst, e.LostNext-1)
 	}
-	return fmt.Sprintf("%s: corruption in bytes %d to %d: %s%s; take a copy, check the disk, restore these bytes from a copy or a replica",
-		e.Path, e.Offset, e.End, e.Reason, lost)
+	remedy := "take a copy, check the disk, restore these bytes from a copy or a replica"
+	if e.Pieces != "" {
+		remedy = "they are in " + e.Pieces + "; take a copy, find out what changed the store, restore the right bytes from a backup"
+	}
+	return fmt.Sprintf("%s: corruption in bytes %d to %d: %s%s; %s", e.Path, e.Offset, e.End, e.Reason, lost, remedy)
 }
 
 // Is makes the error ErrIntegrity.
@@ -376,12 +384,23 @@ func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 // can tell which records were in it.
 type HoleError struct {
 	Path        string
-	Offset, End int64 // the missing bytes of the file
+	Offset, End int64  // the missing bytes of the file
+	Missing     string // names of the missing pieces
+	Next        string // name of the piece after them
 }
 
 func (e *HoleError) Error() string {
-	return fmt.Sprintf("%s: bytes %d to %d are missing: a slot was removed, or one was added after the end, which no Fencepost program does; restore the missing slots from a backup, "+
-		"or remove those that do not belong", e.Path, e.Offset, e.End)
+	return fmt.Sprintf("%s: bytes %d to %d are missing: %s was removed, or %s was added after the end, which no Fencepost program does; "+
+		"restore what is missing from a backup, or remove what does not belong", e.Path, e.Offset, e.End, e.Missing, e.Next)
+}
+
+// holeIn returns the error for the first hole in a file; nil if it has none.
+func holeIn(path string, f InPieces) *HoleError {
+	off, end := f.Hole()
+	if off == end {
+		return nil
+	}
+	return &HoleError{Path: path, Offset: off, End: end, Missing: piecesOf(f, off, end), Next: piecesOf(f, end, end+1)}
 }
 
 // Is makes the error ErrIntegrity.

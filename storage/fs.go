@@ -115,6 +115,9 @@ type InPieces interface {
 	// exist: one was removed. off equals end if there is no hole. Hole reads nothing. It is reliable
 	// only for a File opened for reading: one for appending may not have listed all pieces.
 	Hole() (off, end int64)
+	// Names returns the names of the first and the last piece that have, or should have, bytes of
+	// [off, end), so that an operator can find them. It reads nothing.
+	Names(off, end int64) (first, last string)
 }
 
 // listDirectory implements FS.List for a directory of the operating system.

@@ -380,8 +380,8 @@ func (w *Writer) stateAt(off int64, next uint64) ([]byte, error) {
 	}
 	c, derr := decodeCheckpoint(body)
 	if off == 0 || v != whole || h.kind != kindCheckpoint || derr != nil || h.base != next {
-		return nil, &CorruptError{Path: w.path, Offset: off, End: w.fenceOff, LostFirst: next, LostNext: next,
-			Reason: "the file is sealed, but the checkpoint that precedes every seal is missing"}
+		return nil, (&CorruptError{Path: w.path, Offset: off, End: w.fenceOff, LostFirst: next, LostNext: next,
+			Reason: "the file is sealed, but the checkpoint that precedes every seal is missing"}).in(w.file)
 	}
 	return c.state, nil
 }

@@ -1,5 +1,7 @@
 package storage
 
+import "io"
+
 // Files in pieces (slots). To open one, a reader lists its pieces, then reads piece by piece. So the
 // duration of the next Open depends on the number of pieces as well as on the bytes. Some stores read
 // all bytes of a file to list its pieces.
@@ -23,4 +25,23 @@ func (w *Writer) piecesDue() bool {
 func (w *Writer) RotateDue() bool {
 	f, ok := w.file.(InPieces)
 	return ok && (f.Pieces() >= rotatePieces || w.Size() >= rotateSize)
+}
+
+// piecesOf names the pieces that have, or should have, the bytes [off, end) of a file; "" if it is not InPieces.
+func piecesOf(file io.ReaderAt, off, end int64) string {
+	f, ok := file.(InPieces)
+	if !ok {
+		return ""
+	}
+	first, last := f.Names(off, end)
+	if first == last {
+		return "slot " + first
+	}
+	return "slots " + first + " to " + last
+}
+
+// in adds the names of the pieces that the damage is in.
+func (e *CorruptError) in(file io.ReaderAt) *CorruptError {
+	e.Pieces = piecesOf(file, e.Offset, e.End)
+	return e
 }

@@ -243,8 +243,8 @@ func (r *Reader) grow() error {
 	case err != nil:
 		return ioError("stat", r.path, err)
 	case info.Size < r.scan.limit:
-		return &CorruptError{Path: r.path, Offset: info.Size, End: r.scan.limit, LostFirst: r.scan.view.next, LostNext: r.scan.view.next,
-			Reason: errShrunk.Error()}
+		return (&CorruptError{Path: r.path, Offset: info.Size, End: r.scan.limit, LostFirst: r.scan.view.next, LostNext: r.scan.view.next,
+			Reason: errShrunk.Error()}).in(r.file)
 	case info.Size == r.scan.limit:
 		return io.EOF
 	}

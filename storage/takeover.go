@@ -213,8 +213,8 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 	case w.header.generation > 1 && (v.checkpoint == 0 || w.stateless) && !w.givesUp():
 		// rule: a successor had its first checkpoint before it had a name. Without that, duplicates of messages in earlier
 		// files would not be recognized.
-		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
-			Reason: "the checkpoint at the start of every successor is missing"}
+		return (&CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
+			Reason: "the checkpoint at the start of every successor is missing"}).in(w.file)
 	case v.epoch >= w.epoch:
 		// rule: a fence counts only if its epoch is above all before it; readers ignore this one, so nothing may follow it.
 		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}

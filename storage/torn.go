@@ -45,7 +45,7 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 // damage makes an item of an error.
 func (s *scanner) damage(e *CorruptError) item {
 	e.Path = s.path
-	return item{kind: itemDamage, err: e}
+	return item{kind: itemDamage, err: e.in(s.src)}
 }
 
 // hunt searches for the record at which the scan resumes after the region ended at pos: the next fence

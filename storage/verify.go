@@ -175,8 +175,8 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 		Generation: h.generation,
 		Created:    time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
 	if p, ok := f.(InPieces); ok {
-		if off, end := p.Hole(); off >= info.Size && off < end { // a piece too far after the end to belong to the file
-			v.report.Corrupt, v.report.CorruptCount = append(v.report.Corrupt, &HoleError{Path: path, Offset: off, End: end}), 1
+		if hole := holeIn(path, p); hole != nil && hole.Offset >= info.Size { // a piece too far after the end to belong to the file
+			v.report.Corrupt, v.report.CorruptCount = append(v.report.Corrupt, hole), 1
 		}
 	}
 	start := time.Now()

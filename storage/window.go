@@ -139,8 +139,8 @@ func (s *scanner) fill(p int64, n int) error {
 	if kept+got < want {
 		s.buf = s.buf[:0] // never leave bytes in the window that were not read
 		if err == io.EOF || err == nil {
-			return &CorruptError{Path: s.path, Offset: p + int64(kept+got), End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
-				Reason: errShrunk.Error()}
+			return (&CorruptError{Path: s.path, Offset: p + int64(kept+got), End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
+				Reason: errShrunk.Error()}).in(s.src)
 		}
 		return ioError("read", s.path, err)
 	}

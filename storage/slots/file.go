@@ -259,6 +259,29 @@ func (f *file) Hole() (off, end int64) {
 	return end, max(end, f.stray)
 }
 
+// Names implements storage.InPieces. The name of a slot that is missing, or not listed yet, follows from the end of the one before it.
+func (f *file) Names(off, end int64) (first, last string) {
+	f.mu.Lock()
+	pieces, at := slices.Clone(f.pieces), int64(0)
+	if f.stray > 0 {
+		pieces = append(pieces, piece{f.stray, 1})
+	}
+	f.mu.Unlock()
+	name := func(p piece) {
+		if p.off < end && p.end() > off {
+			last = f.folder.slot(p.off)
+			first = cmp.Or(first, last)
+		}
+	}
+	for _, p := range pieces {
+		name(piece{at, p.off - at})
+		name(p)
+		at = max(at, p.end())
+	}
+	name(piece{at, math.MaxInt64 - at})
+	return first, last
+}
+
 // Stat implements storage.File. For a writable file it returns the size that its writer assumes;
 // the next create shows whether that is right.
 func (f *file) Stat() (storage.Info, error) {

@@ -218,6 +218,7 @@ func (t *Tap) Type(dir string) (f storage.FSType, err error) {
 type pieces interface {
 	Pieces() int
 	Hole() (off, end int64)
+	Names(off, end int64) (first, last string)
 }
 
 // tapFile is an open file of a Tap.
