@@ -73,9 +73,6 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
 		return f.checkDir() // a type that the database does not know is refused later
 	}
-	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" { // in a store
-		return fmt.Errorf("%s does not exist; check its name, and that this is the right store; if the file is lost permanently, --accept-loss gives up its messages", f.path)
-	}
 	if err != nil {
 		return err
 	}
@@ -267,6 +264,9 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRun bool) error {
 	out := f.files.out(cmd.OutOrStdout())
 	found, err := storage.Verify(cmd.Context(), f.path, storage.VerifyOptions{FS: f.files.fs()})
+	if errors.Is(err, fs.ErrNotExist) { // with --accept-loss it need not exist
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s does not exist, and according to the database no message is missing without it; check its name", f.path)}
+	}
 	if err != nil {
 		return err
 	}
@@ -303,8 +303,12 @@ func (f *rewriteFlags) repair(cmd *cobra.Command, wrong error, acceptLoss, dryRu
 	return nil
 }
 
-// sayLost prints which messages would be given up.
+// sayLost prints which messages would be given up; "" means none.
 func (f *rewriteFlags) sayLost(out io.Writer, which string) {
+	if which == "" {
+		printable.Fprintf(out, "with --accept-loss and without --dry-run, a new file takes the place of the missing one, and no message is given up: the files here have all of them\n")
+		return
+	}
 	printable.Fprintf(out, "with --accept-loss and without --dry-run, messages %s are given up\n", which)
 }
 
@@ -337,7 +341,7 @@ func (f *rewriteFlags) lost(cmd *cobra.Command) (wrong, err error) {
 	case err == nil, errors.Is(err, storage.ErrIntegrity):
 		return err, nil
 	}
-	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // an unregistered file is repaired, too
+	if _, missing := f.files.size(f.path); missing == nil && cli.Code(err) == cli.ExitNothing { // an unregistered file is repaired, too
 		return nil, nil
 	}
 	return nil, err
@@ -349,6 +353,8 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 	if dryRun {
 		what := fmt.Sprintf("below index %d, except those in older files elsewhere,", durable)
 		switch {
+		case len(files) > 0 && files[len(files)-1].Next >= durable: // as after a compaction
+			what = ""
 		case len(files) > 0:
 			what = fmt.Sprintf("from index %d to below %d", files[len(files)-1].Next, durable)
 		case lost.Registered.Generation == 1:

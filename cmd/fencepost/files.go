@@ -110,6 +110,8 @@ func (f *fileFlags) paths(command string, args []string) (paths []string, all wh
 				return nil, nil, err
 			}
 			all[chainKey{filepath.Clean(f.place.Dir), typ}] = true
+		} else if err := f.exists(path); err != nil && !forgives(command, err) {
+			return nil, nil, err
 		}
 		paths = append(paths, found...)
 	}
@@ -132,8 +134,11 @@ func (f *fileFlags) one(command, arg string, choose func(paths []string) string)
 		return arg, readable(command, arg)
 	}
 	typ, path, err := f.place.Argument(arg)
-	if err != nil || path != "" {
-		return path, err
+	if err != nil {
+		return "", err
+	}
+	if path != "" {
+		return path, f.exists(path)
 	}
 	paths, err := f.ofType(typ)
 	if err != nil {
@@ -173,10 +178,18 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// exists returns an error that matches fs.ErrNotExist if a file does not exist.
+// exists returns a *missingError if a file does not exist in the store.
 func (f *fileFlags) exists(path string) error {
-	_, err := f.size(path)
-	return err
+	_, err := f.place.FS.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	typ, _, _ := storage.ParseName(filepath.Base(path))
+	others, err := f.place.Files(typ)
+	if err != nil {
+		return err
+	}
+	return missing(path, others, "check its name, and that this is the right store")
 }
 
 // meant returns a usage error if arg does not exist, according to err from looking for it, and does not look like a file name:
@@ -209,8 +222,7 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil || !info.IsDir() {
-			// A file means all files of its type to keep, which may have removed this one.
-			if err := readable(command, arg); err != nil && !(command == "keep" && errors.As(err, new(*missingError))) {
+			if err := readable(command, arg); err != nil && !forgives(command, err) {
 				return nil, nil, err
 			}
 			paths = append(paths, arg)
@@ -229,13 +241,20 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 	return paths, dirs, nil
 }
 
+// forgives reports whether a command takes a file that is missing according to err: a file means all files of its type to keep, which may have
+// removed this one.
+func forgives(command string, err error) bool {
+	return command == "keep" && errors.As(err, new(*missingError))
+}
+
 // readable returns an error that says what to do if the argument of a command is not a file that can hold messages. It says nothing about the
 // contents of a file with the name of one.
 func readable(command, arg string) error {
 	info, err := os.Stat(arg)
 	switch named := strings.HasSuffix(arg, storage.FileName("")); {
 	case errors.Is(err, fs.ErrNotExist) && named:
-		return missing(arg)
+		others, _ := filesIn(filepath.Dir(arg)) // without a directory there are none
+		return missing(arg, others, "check the path, and that its volume is mounted")
 	case err != nil:
 		return meant(arg, err) // opening it reports other errors
 	case info.IsDir():
@@ -276,27 +295,28 @@ type missingError struct {
 	path, typ string
 	others    []string // paths, oldest first
 	continues bool     // one of them is of a later generation
+	check     string   // what to check if there are none
 }
 
 func (e *missingError) Error() string {
+	const restore = "restore it from a copy if it was there"
 	switch n := len(e.others); n {
 	case 0:
-		return e.path + " does not exist; check the path, and that its volume is mounted"
+		return e.path + " does not exist; " + e.check
 	case 1:
-		return fmt.Sprintf("%s does not exist; the file of type %s there is %s", e.path, e.typ, e.others[0])
+		return fmt.Sprintf("%s does not exist; the file of type %s there is %s; %s", e.path, e.typ, filepath.Base(e.others[0]), restore)
 	default:
-		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s", e.path, e.typ, e.others[0], e.others[n-1])
+		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s; %s", e.path, e.typ, filepath.Base(e.others[0]), filepath.Base(e.others[n-1]), restore)
 	}
 }
 
-// missing returns the error for a type's file that does not exist.
-func missing(path string) error {
-	e := &missingError{path: path}
+// missing returns the error for a type's file that does not exist among those in its place, sorted by name.
+func missing(path string, there []string, check string) error {
+	e := &missingError{path: path, check: check}
 	var generation uint64
 	var ok bool
 	if e.typ, generation, ok = storage.ParseName(filepath.Base(path)); ok {
-		paths, _ := filesIn(filepath.Dir(path)) // without a directory there are none
-		for _, p := range paths {
+		for _, p := range there {
 			if typ, g, _ := storage.ParseName(filepath.Base(p)); typ == e.typ {
 				e.others, e.continues = append(e.others, p), e.continues || g > generation
 			}

@@ -33,7 +33,7 @@ func TestArgumentsThatAreNoFiles(t *testing.T) {
 	there := []string{"--url", url}
 	for _, command := range [][]string{{"verify"}, {"cat"}, {"tail"}, append([]string{"compact"}, there...), append([]string{"repair"}, there...)} {
 		for arg, want := range map[string]string{
-			"orders.fpl":   "orders.fpl does not exist; the file of type orders there is " + filepath.Join(dir, "orders@0003.fpl"),
+			"orders.fpl":   "orders.fpl does not exist; the file of type orders there is orders@0003.fpl; restore it",
 			"nope.fpl":     "nope.fpl does not exist; check the path, and that its volume is mounted",
 			"fencepost.db": "belongs to the embedded database, which holds queue, registry and locks; leave it there; name a type's file",
 			"list.txt":     "list.txt is not a Fencepost file; name a type's file",

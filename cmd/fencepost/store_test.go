@@ -141,8 +141,11 @@ func TestToolsReadAStore(t *testing.T) {
 		{"cat", cli.ExitUsage, []string{"no file"}, ""},
 		{"tail nothing", cli.ExitNothing, []string{"no files of type nothing in " + store}, ""},
 		{"compact nothing", cli.ExitNothing, []string{"no files of type nothing in " + store}, ""},
-		{"compact orders@0009.fpl", cli.ExitFailed, []string{"orders@0009.fpl in " + store}, ""},
-		{"repair nothing.fpl", cli.ExitFailed, []string{"nothing.fpl in " + store + " does not exist", "--accept-loss"}, "volume"},
+		{"verify orders@0009.fpl", cli.ExitUsage, []string{"orders@0009.fpl in " + store + " does not exist; the files of type orders there are orders.fpl to orders@0003.fpl"}, "open"},
+		{"cat nothing.fpl", cli.ExitUsage, []string{"nothing.fpl in " + store + " does not exist; check its name, and that this is the right store"}, "open"},
+		{"tail orders@0009.fpl", cli.ExitUsage, []string{"orders@0009.fpl in " + store + " does not exist; the files"}, "open"},
+		{"compact orders@0009.fpl", cli.ExitUsage, []string{"orders@0009.fpl in " + store + " does not exist; the files"}, "open"},
+		{"repair nothing.fpl", cli.ExitUsage, []string{"nothing.fpl in " + store + " does not exist", "--accept-loss"}, "volume"},
 		{"verify data/orders.fpl", cli.ExitUsage, []string{`"data/orders.fpl"`, store, "without --store"}, ""},
 		{"tail Orders", cli.ExitUsage, []string{`"Orders"`, store}, ""},
 		{"doctor --dir data", cli.ExitUsage, []string{"--store and --dir"}, ""},
@@ -205,4 +208,29 @@ func TestToolsRefuseWrongStores(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestGiveUpNothing: repair --accept-loss --dry-run says that no message is lost when the older files have all of them, and that nothing is
+// missing when the registered file is there.
+func TestGiveUpNothing(t *testing.T) {
+	store, url := storeWith(t)
+	accept := func(file string, code int, want string) {
+		t.Helper()
+		got, out, errs := runRoot(t, "repair", "--accept-loss", "--dry-run", "--url", url, "--store", store, file)
+		if got != code || !strings.Contains(out+errs, want) || strings.Contains(out+errs, "below") {
+			t.Errorf("%s: exit code %d, want %d with %q\n%s%s", file, got, code, want, out, errs)
+		}
+	}
+	accept("orders@0009.fpl", cli.ExitNothing, "orders@0009.fpl in "+store+" does not exist, and according to the database no message is missing")
+	if code, out, errs := runRoot(t, "compact", "--url", url, "--store", store, "orders"); code != 0 {
+		t.Fatalf("compact: %d, %s%s", code, out, errs)
+	}
+	s, err := dirslots.Open(strings.TrimPrefix(store, "shared:"))
+	if err == nil {
+		err = s.Delete(t.Context(), "orders/generations/00000003")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	accept("orders", cli.ExitIntegrity, "no message is given up")
 }
