@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -39,7 +40,10 @@ const (
 const Linger = 20 * time.Millisecond
 
 // Store is a directory. It is safe for concurrent use.
-type Store struct{ dir string }
+type Store struct {
+	dir   string
+	clean sync.Once // before the first Create: remove leftovers
+}
 
 var (
 	_ slots.Store  = (*Store)(nil)
@@ -47,8 +51,8 @@ var (
 )
 
 // Open returns the store in a directory, which must exist: a missing directory is more often an
-// unmounted volume than a new store. It removes half-written files of writers that died more than a
-// day ago.
+// unmounted volume than a new store. It changes nothing in it, so that readers can use a read-only mount.
+// The first Create removes half-written files of writers that died more than a day ago.
 //
 // A *slots.RefusedError means that the directory is unusable.
 func Open(dir string) (*Store, error) {
@@ -64,13 +68,6 @@ func Open(dir string) (*Store, error) {
 		return nil, s.explain(err)
 	case !info.IsDir():
 		return nil, s.refused("it is not a directory", "name the directory of the store", nil)
-	}
-	if err := s.mkdirs(s.path(tempFolder)); err != nil {
-		return nil, s.explain(err)
-	}
-	// A process that cannot create files here may still read, and delete. A writer finds that out by its probe.
-	if err := s.explain(s.removeLeftovers()); err != nil && !errors.As(err, new(*slots.RefusedError)) && !errors.Is(err, slots.ErrFull) {
-		return nil, err
 	}
 	return s, nil
 }
@@ -118,6 +115,7 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if len(data) > maxValue {
 		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
+	s.clean.Do(s.removeLeftovers)
 	temp := s.path(tempFolder + "/" + strings.ToLower(rand.Text()))
 	defer os.Remove(temp) // it may not be there
 	if err := s.write(ctx, temp, data); err != nil {
@@ -177,7 +175,7 @@ func (s *Store) write(ctx context.Context, temp string, data []byte) error {
 		return err
 	}
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
-	if errors.Is(err, fs.ErrNotExist) { // the folder was removed by hand
+	if errors.Is(err, fs.ErrNotExist) { // the folder of a new store, or it was removed by hand
 		if err := s.mkdirs(filepath.Dir(temp)); err != nil {
 			return err
 		}
@@ -399,29 +397,25 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 }
 
 // removeLeftovers removes temporary files that no process is still writing. It measures their age by the
-// clock that sets file times, which may be another machine's.
-func (s *Store) removeLeftovers() error {
+// clock that sets file times, which may be another machine's. After an error they stay: they only take space.
+func (s *Store) removeLeftovers() {
 	found, err := os.ReadDir(s.path(tempFolder))
 	if err != nil || len(found) == 0 {
-		return err
+		return
 	}
 	mark := s.path(tempFolder + "/" + strings.ToLower(rand.Text()))
 	defer os.Remove(mark)
 	if err := os.WriteFile(mark, nil, 0o640); err != nil {
-		return err
+		return
 	}
 	now, err := os.Stat(mark)
 	if err != nil {
-		return err
+		return
 	}
 	for _, e := range found {
 		info, err := e.Info()
 		if err == nil && info.Mode().IsRegular() && now.ModTime().Sub(info.ModTime()) > leftover {
-			err = os.Remove(s.path(tempFolder + "/" + e.Name()))
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			os.Remove(s.path(tempFolder + "/" + e.Name()))
 		}
 	}
-	return nil
 }

@@ -4,6 +4,7 @@ package dirslots_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,7 +63,13 @@ func TestSharedDirectories(t *testing.T) {
 
 func TestLeftoversAreRemovedWhenTheyAreOld(t *testing.T) {
 	dir := t.TempDir()
-	open(t, dir)
+	create := func(name string) {
+		t.Helper()
+		if err := open(t, dir).Create(t.Context(), name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("first")
 	path := func(name string) string { return filepath.Join(dir, ".slots", name) }
 	for name, age := range map[string]time.Duration{"old": 25 * time.Hour, "young": 23 * time.Hour} {
 		if err := os.WriteFile(path(name), []byte("half"), 0o600); err != nil {
@@ -73,10 +80,25 @@ func TestLeftoversAreRemovedWhenTheyAreOld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open(t, dir)
+	create("second")
 	left, err := os.ReadDir(filepath.Join(dir, ".slots"))
 	if err != nil || len(left) != 1 || left[0].Name() != "young" {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestReadersCreateNothing: a reader may not write to the directory, and whatever one created as another user would hinder workers.
+func TestReadersCreateNothing(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	if _, err := s.Read(t.Context(), "orders/1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read: %v", err)
+	}
+	if found, err := s.List(t.Context(), "orders"); err != nil || len(found) != 0 {
+		t.Errorf("listed: %v, %v", found, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("created: %v, %v", left, err)
 	}
 }
 
