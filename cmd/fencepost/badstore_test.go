@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -175,4 +178,45 @@ func TestNothingIsWrittenToAStoreThatLies(t *testing.T) {
 			}
 		}
 	}
+}
+
+// saying closes said when the text is written.
+type saying struct {
+	bytes.Buffer
+	text string
+	said chan struct{}
+	once sync.Once
+}
+
+func (s *saying) Write(b []byte) (int, error) {
+	s.Buffer.Write(b)
+	if strings.Contains(s.String(), s.text) {
+		s.once.Do(func() { close(s.said) })
+	}
+	return len(b), nil
+}
+
+// A command whose store does not answer says so, once, long before it gives up.
+func TestCommandsSayWhichStoreTheyWaitFor(t *testing.T) {
+	var all sync.WaitGroup
+	for args, code := range map[string]int{"cat orders": cli.ExitNothing, "doctor --url " + database(t): cli.ExitOK} {
+		errs := &saying{text: "waiting for a usable server at s3://", said: make(chan struct{})}
+		store := startBucket(t, func(_ http.ResponseWriter, r *http.Request) bool {
+			select {
+			case <-errs.said:
+			case <-r.Context().Done():
+			}
+			return false
+		})
+		all.Go(func() {
+			cmd := root()
+			cmd.SetArgs(append(strings.Fields(args), "--store", store))
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(errs)
+			if got := cli.Run(t.Context(), cmd); got != code || strings.Count(errs.String(), "waiting for") != 1 || !strings.Contains(errs.String(), ", for up to 30s: no answer yet\n") {
+				t.Errorf("%s: exit code %d, want %d: %s", args, got, code, errs)
+			}
+		})
+	}
+	all.Wait()
 }

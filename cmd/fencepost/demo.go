@@ -81,7 +81,7 @@ With --ui it also serves the pages of fencepost ui, prints their address, and ke
 	f := cmd.Flags()
 	cli.URLVar(cmd, &d.url, "", "backend: mongodb://host/ for a server; embedded if not given")
 	f.StringVar(&d.dir, "dir", "", "directory of files and logs; must not exist or be empty (default: a temporary one)")
-	d.files.address, d.files.url = store.Flag(cmd), &d.url
+	d.files.address, d.files.url, d.files.stderr = store.Flag(cmd), &d.url, cmd.ErrOrStderr
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
 	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
 	f.DurationVar(&d.lease, "lease", 2*time.Second, "lease of the workers' locks")

@@ -23,6 +23,7 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -53,7 +54,7 @@ and reports how many it skipped.`,
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().StringVar(&d.dir, "dir", "data", "directory of the files")
-	d.files.address, d.files.url = store.Flag(cmd), url
+	d.files.address, d.files.url, d.files.stderr = store.Flag(cmd), url, cmd.ErrOrStderr
 	cmd.Flags().BoolVar(&d.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
 	cmd.Flags().DurationVar(&d.within, "within", 5*time.Minute, "check files for at most this long, and then messages for as long again")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -325,6 +326,7 @@ func (d *doctor) examineStore(ctx context.Context) bool {
 	// rule: a store that breaks its guarantees is bad, even if everything else is fine.
 	if err := d.files.place.Probe(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
+		return !errors.As(err, new(*slots.UnreachedError)) // the files would be waited for in vain
 	} else {
 		d.good("store", "%s let one of 32 creates of the same value succeed, as required", d.files.place.Name)
 	}

@@ -20,19 +20,24 @@ import (
 // store of --store.
 type fileFlags struct {
 	address, url *string
+	stderr       func() io.Writer
 	place        *store.Place // the open store; nil: directories
 }
 
 func (f *fileFlags) add(cmd *cobra.Command, url *string) {
-	f.address, f.url = store.FlagOfReader(cmd), url
+	f.address, f.url, f.stderr = store.FlagOfReader(cmd), url, cmd.ErrOrStderr
 }
 
-// open opens the store, if the files are in one. Requests to it end with ctx.
+// open opens the store, if the files are in one. Requests to it end with ctx. A request that takes long is reported on stderr.
 func (f *fileFlags) open(ctx context.Context) (err error) {
-	if *f.address != "" {
-		f.place, err = store.Open(ctx, *f.address, *f.url)
+	if *f.address == "" {
+		return nil
 	}
-	return err
+	if f.place, err = store.Open(ctx, *f.address, *f.url); err != nil {
+		return err
+	}
+	f.place.Patiently(f.stderr())
+	return nil
 }
 
 // close disconnects from the store.

@@ -31,6 +31,20 @@ func Unless(stop <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// Note calls f once unless stop is called within after. stop waits for f to return.
+func Note(after time.Duration, f func()) (stop func()) {
+	done := make(chan struct{})
+	t := time.AfterFunc(after, func() {
+		defer close(done)
+		f()
+	})
+	return func() {
+		if !t.Stop() {
+			<-done
+		}
+	}
+}
+
 // Backoff yields pauses whose bound doubles from Min to Max. It is not safe for concurrent use.
 type Backoff struct {
 	Min, Max time.Duration

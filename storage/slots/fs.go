@@ -24,6 +24,7 @@ type FS struct {
 	store   Store
 	room    *semaphore.Weighted // bounds the bytes of values that are being created
 	reading *semaphore.Weighted // bounds the bytes that files cache for reading
+	slow    func(time.Duration, error)
 }
 
 var _ storage.FS = (*FS)(nil)
@@ -35,11 +36,26 @@ func New(ctx context.Context, s Store) *FS {
 }
 
 // Until returns the file system with another context for its requests. Both share the memory limits of all files.
-func (f *FS) Until(ctx context.Context) *FS { return &FS{ctx, f.store, f.room, f.reading} }
+func (f *FS) Until(ctx context.Context) *FS {
+	until := *f
+	until.ctx = ctx
+	return &until
+}
 
 // Observed is Until with an observer of its requests, see [Observe].
 func (f *FS) Observed(ctx context.Context, tell func(Request)) *FS {
-	return &FS{ctx, Observe(f.store, tell), f.room, f.reading}
+	observed := f.Until(ctx)
+	observed.store = Observe(f.store, tell)
+	return observed
+}
+
+// Slow returns the file system with a function that is called for each request that has no clear answer after a few seconds, so that a
+// program can say what it waits for: within is how long all attempts may take, and err is the error of the last one, nil if it has not ended.
+// tell is called concurrently, and the request does not return before it.
+func (f *FS) Slow(tell func(within time.Duration, err error)) *FS {
+	slow := *f
+	slow.slow = tell
+	return &slow
 }
 
 // mostSlot returns the maximum length of a slot that a writer creates, in bytes.

@@ -23,11 +23,14 @@ const (
 //
 // The error is a *RefusedError if the store violates the contract or refuses a request; otherwise
 // it is the error of a request.
-func Probe(ctx context.Context, s Store) error {
-	if err := check(ctx, s); err != nil {
+func Probe(ctx context.Context, s Store) error { return New(ctx, s).Probe() }
+
+// Probe checks the store of the files, see [Probe].
+func (f *FS) Probe() error {
+	ctx, s := f.ctx, f.store
+	if err := f.retry(0, func(ctx context.Context) error { return check(ctx, s) }); err != nil {
 		return err
 	}
-	f := New(ctx, s)
 	name := probeFolder + "/" + strings.ToLower(rand.Text())
 	broken := func(format string, args ...any) error {
 		return &RefusedError{Store: s.String(), Reason: fmt.Sprintf(format, args...),

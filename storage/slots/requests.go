@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
@@ -18,6 +19,7 @@ import (
 const (
 	attempt  = 10 * time.Second // limit of one attempt
 	patience = 30 * time.Second // limit of all attempts at the same request
+	isSlow   = 3 * time.Second  // a request that takes longer is reported, see FS.Slow
 	shortest = 20 * time.Millisecond
 	longest  = 2 * time.Second // between two attempts
 
@@ -33,12 +35,18 @@ var errTaken = fmt.Errorf("another value has this name: %w", fs.ErrExist)
 func (f *FS) retry(room int64, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
+	var last atomic.Pointer[error]
+	last.Store(new(error))
+	if f.slow != nil {
+		defer wait.Note(isSlow, func() { f.slow(patience, *last.Load()) })()
+	}
 	pause := wait.Backoff{Min: shortest, Max: longest}
 	for {
 		err := f.once(ctx, room, try)
 		if err == nil || isClear(err) {
 			return err
 		}
+		last.Store(&err)
 		if wait.For(ctx, pause.Next()) != nil {
 			return err
 		}

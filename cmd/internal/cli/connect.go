@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
@@ -35,6 +38,17 @@ func passing(err error) string {
 // answer. It waits for at most within; 0 means forever. It calls waiting once, after the first attempt has failed.
 func Connect(ctx context.Context, url string, within time.Duration, waiting func(reason string)) (*fencepost.Backend, error) {
 	return Await(ctx, fencepost.Redact(url), within, waiting, func(ctx context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
+}
+
+// TellWaiting says that a program waits for a server, for up to within, because of err; nil if there is no answer yet.
+func TellWaiting(w io.Writer, name string, within time.Duration, err error) {
+	reason := "no answer yet"
+	if unreached, ok := errors.AsType[*slots.UnreachedError](err); ok {
+		reason = unreached.Reason
+	} else if err != nil {
+		reason = cmp.Or(passing(err), err.Error())
+	}
+	printable.Fprintf(w, "waiting for a usable server at %s, for up to %v: %s\n", name, within, reason)
 }
 
 // Open is Connect without waiting.

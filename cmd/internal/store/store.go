@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost"
@@ -189,7 +190,15 @@ func (p *Place) Ask(ctx context.Context) error {
 }
 
 // Probe checks that the store keeps its guarantees, see [slots.Probe].
-func (p *Place) Probe(ctx context.Context) error { return slots.Probe(ctx, p.store) }
+func (p *Place) Probe(ctx context.Context) error { return p.FS.Until(ctx).Probe() }
+
+// Patiently makes the place report on w, once, that a request takes long, and why.
+func (p *Place) Patiently(w io.Writer) {
+	var once sync.Once
+	p.FS = p.FS.Slow(func(within time.Duration, err error) {
+		once.Do(func() { cli.TellWaiting(w, p.Name, within, err) })
+	})
+}
 
 // Clear removes everything from the store. No program may use it at the time.
 func (p *Place) Clear(ctx context.Context) error {
