@@ -79,7 +79,7 @@ With --store a type stands for all its files.`,
 			}
 			c.out, c.notes = newMessageWriter(cmd.OutOrStdout(), c.format.Value), c.files.out(cmd.ErrOrStderr())
 			c.limited, c.left, c.options.Since, c.options.FS = limit > 0, int64(limit), since.Time, c.files.fs()
-			c.options.From = uint64(from)
+			c.options.From, c.asked = uint64(from), cmd.Flags().Changed("from")
 			err = c.chains(paths)
 			for _, path := range paths {
 				if err == nil && (!c.limited || c.left > 0) {
@@ -118,6 +118,9 @@ type catter struct {
 	damage  error     // the first damage found
 	damages int
 	last    string // the damage reported last
+
+	asked bool              // --from was given
+	begun map[chainKey]bool // series of which a file was printed
 
 	until  map[string]uint64  // for each of several files of a type: the index from which later files have the messages
 	broken map[string][]error // with --salvage: why a file does not fit those before and after it
@@ -177,7 +180,7 @@ func (c *catter) chains(paths []string) error {
 			}
 		}
 	}
-	c.until, c.broken = map[string]uint64{}, map[string][]error{}
+	c.begun, c.until, c.broken = map[chainKey]bool{}, map[string]uint64{}, map[string][]error{}
 	var wrong []error
 	for _, k := range keys {
 		var chain storage.Chain
@@ -247,6 +250,12 @@ func (c *catter) file(path string) error {
 		printable.Fprintf(c.notes, "%s was replaced by a compaction or repair; its messages are in a later file\n", path)
 		return nil
 	}
+	if k := (chainKey{filepath.Dir(path), r.Type()}); !c.begun[k] {
+		c.begun[k] = true
+		if c.asked {
+			tellBegin(c.notes, path, r.FirstIndex(), c.options.From)
+		}
+	}
 	lost := 0
 	for here := 0; (!c.limited || c.left > 0) && (c.names == nil || here < len(c.names)); {
 		rec, err := r.Next()
@@ -291,6 +300,13 @@ func (c *catter) file(path string) error {
 		c.left--
 	}
 	return nil
+}
+
+// tellBegin says on notes if the messages that were asked for, from an index on, begin later, in the first of the files to read.
+func tellBegin(notes io.Writer, path string, first, from uint64) {
+	if first > from {
+		printable.Fprintf(notes, "%s begins with index %d: messages from index %d on are in an older file, or were removed\n", path, first, from)
+	}
 }
 
 // retractions are the records that later writers of a file took back.

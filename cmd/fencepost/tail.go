@@ -49,7 +49,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 				return err
 			}
 			defer files.close()
-			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), notes: cmd.ErrOrStderr(), unsynced: unsynced, fs: files.fs()}
+			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), notes: files.out(cmd.ErrOrStderr()), unsynced: unsynced, fs: files.fs()}
 			path, err := files.one("tail", args[0], oldest)
 			if err != nil {
 				return err
@@ -60,6 +60,9 @@ cut, renamed or a copy. Formats are those of cat.`,
 			from := uint64(begin)
 			if cmd.Flags().Changed("from") {
 				path = t.fileFrom(path, from)
+				if len(t.files) > 0 {
+					tellBegin(t.notes, path, t.files[0].First, from)
+				}
 			} else {
 				var err error
 				if path, from, err = t.last(ctx, path, uint64(lines)); err != nil {

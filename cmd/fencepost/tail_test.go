@@ -112,9 +112,16 @@ func TestTailOfRepairedFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	const lost = "1 missing between index 1 and 3: a repair could not read them, or gave them up\n"
+	third := filepath.Join(data, "orders@0003.fpl")
+	for _, args := range []string{"tail --from 0 " + second, "cat --salvage --from 0 " + second + " " + third} {
+		_, out, errs := runRoot(t, strings.Fields(args)...)
+		if strings.Count(errs, "begins with index 1: messages from index 0 on are in an older file, or were removed\n") != 1 || !strings.HasPrefix(out, "two\n") {
+			t.Errorf("%s: %q %q", args, out, errs)
+		}
+	}
 	for args, want := range map[string]string{
 		"tail --from 0 " + filepath.Join(data, "orders.fpl"): "one\ntwo\nfour\nfive\n",
-		"tail --from 0 " + second:                            "two\nfour\nfive\n",
+		"tail --from 1 " + second:                            "two\nfour\nfive\n",
 		"tail --from 3 " + second:                            "four\nfive\n",
 		"tail -n 4 " + filepath.Join(data, "orders.fpl"):     "one\ntwo\nfour\nfive\n",
 	} {
