@@ -44,7 +44,8 @@ warning means that something works, but not as well as it could.
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
 To find damaged bytes in the middle of a file, use "fencepost verify", which reads all files.
 
-It checks the files and messages of all types, or of those given by name or glob. When --within has passed, it does not begin another type,
+It checks the files and messages of all types, or of those given by name or glob. If only some of the types have their files here, and others in
+a store, or here is a store, it says where those are, as a warning. When --within has passed, it does not begin another type,
 and reports how many it skipped.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
@@ -346,7 +347,7 @@ func (d *doctor) late(what string, began time.Time, next int) bool {
 // examineFiles compares the registered files with those in the directory.
 func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir string) error {
 	began, right, all := time.Now(), 0, true
-	elsewhere := map[string][]string{} // types without any file here, by the place that is registered
+	elsewhere := map[string][]absence{} // by the place that is registered
 	for i, typ := range d.types {
 		if d.late("files", began, i) {
 			all = false
@@ -375,11 +376,9 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 		}
 		var mismatch *storage.RegistryMismatch
 		for _, err := range wrong {
-			if errors.As(err, &mismatch) && mismatch.Missing && f.Place != worker.Place(d.files.fs(), dir) {
-				elsewhere[f.Place] = append(elsewhere[f.Place], typ)
-				if len(elsewhere[f.Place]) > 1 {
-					continue // the first one has the whole text
-				}
+			if errors.As(err, &mismatch) && (mismatch.Missing || mismatch.Older != 0) && f.Place != worker.Place(d.files.fs(), dir) {
+				elsewhere[f.Place] = append(elsewhere[f.Place], absence{typ, err})
+				continue
 			}
 			if errors.As(err, new(*storage.HoleError)) {
 				err = fmt.Errorf("%w; fencepost verify %s shows which messages were in it", err, d.files.commandForAll(dir))
@@ -390,7 +389,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 			right++
 		}
 	}
-	d.tellWhatIsElsewhere(elsewhere)
+	d.tellWhatIsElsewhere(elsewhere, right > 0)
 	if right > 0 {
 		d.good("files", "%d of %d types have their registered files here. Of each file the header and the end, from the last checkpoint on, were read; "+
 			"fencepost verify %s reads all of them", right, len(d.types), d.files.commandForAll(dir))
@@ -404,11 +403,37 @@ func storageEntry(f queue.RegistryEntry) storage.Entry {
 	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
 }
 
-// tellWhatIsElsewhere reports the types of each place after the first one, which has a finding of its own.
-func (d *doctor) tellWhatIsElsewhere(types map[string][]string) {
+// absence is a type whose registered file is not here.
+type absence struct {
+	typ string
+	err error
+}
+
+// tellWhatIsElsewhere reports the types whose files are registered in other places. If other types have their files here, a type in another kind of
+// place was moved: that is a warning. Otherwise this may be the wrong place, or a volume is not mounted.
+func (d *doctor) tellWhatIsElsewhere(places map[string][]absence, some bool) {
 	const named = 10
-	for _, place := range slices.Sorted(maps.Keys(types)) {
-		switch more := types[place][1:]; {
+	for _, place := range slices.Sorted(maps.Keys(places)) {
+		var types []string
+		for _, a := range places[place] {
+			types = append(types, a.typ)
+		}
+		host, dir, isDir := cli.Directory(place)
+		if some && place != "" && (d.files.place != nil || !isDir) {
+			check := "fencepost doctor " + cli.StoreArgument(place)
+			if isDir {
+				check = "on host " + host + ", fencepost doctor --dir " + dir
+			}
+			if len(types) > named {
+				d.warn("files", "%s and %d more types have their files in %s, and are not checked here; to check them: %s", strings.Join(types[:named], ", "), len(types)-named, place, check)
+			} else {
+				d.warn("files", "%s: the files are in %s, and are not checked here; to check them: %s %s", strings.Join(types, ", "), place, check, strings.Join(types, " "))
+			}
+			continue
+		}
+		err := places[place][0].err
+		d.bad(cli.Code(err), "files", "%v", d.files.remedied(err))
+		switch more := types[1:]; {
 		case len(more) > named:
 			d.bad(cli.ExitIntegrity, "files", "the same is true of %d more types: %s and others", len(more), strings.Join(more[:named], ", "))
 		case len(more) > 0:

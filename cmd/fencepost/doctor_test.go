@@ -92,10 +92,11 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	if d := examine(); d.code != 0 || len(d.findings) != 1 || !strings.Contains(d.findings[0].Text, "from the last checkpoint on, were read; fencepost verify --store shared:/srv/slots reads all of them") {
 		t.Errorf("a file that is whole: %+v", d.findings)
 	}
-	if err := mem.Delete(t.Context(), mem.Names()[4]); err != nil {
+	gone := mem.Names()[4]
+	if err := mem.Delete(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "a slot was removed") ||
+	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "slot "+gone+" was removed") ||
 		!strings.Contains(d.findings[0].Text, "fencepost verify --store shared:/srv/slots") {
 		t.Errorf("a slot is missing before the last checkpoint: exit code %d, %+v", d.code, d.findings)
 	}
@@ -178,6 +179,30 @@ func TestDoctorOfAnotherDirectory(t *testing.T) {
 		code, out, errs := runRoot(t, append([]string{"doctor", "--url", url, "--dir", t.TempDir(), "--allow-overlay"}, types...)...)
 		if bad := min(len(types), 2); code != cli.ExitIntegrity || strings.Count(out, "\nbad ") != bad || !strings.Contains(out, want) || !strings.Contains(out, "last kept in ") {
 			t.Errorf("%v: exit code %d, want %d findings and %q: %s%s", types, code, bad, want, out, errs)
+		}
+	}
+}
+
+// Types that were moved to another kind of place are not bad: doctor says where they are, and how to check them. If no type has its files here,
+// it is the wrong place.
+func TestDoctorOfTypesThatWereMoved(t *testing.T) {
+	store, url := storeWith(t)
+	dir := t.TempDir()
+	publish(t, url, "local", "one")
+	if code, _, errs := runRoot(t, "worker", "--url", url, "--dir", dir, "--allow-overlay", "--type", "local", "--until-empty"); code != 0 {
+		t.Fatal(errs)
+	}
+	for _, test := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--allow-overlay --dir " + dir, cli.ExitOK, "warning  files      audit, orders: the files are in " + store + ", and are not checked here; to check them: fencepost doctor --store " + store + " audit orders\n"},
+		{"--store " + store, cli.ExitOK, "fencepost doctor --dir " + dir + " local\n"},
+		{"--allow-overlay --dir " + dir + " audit orders", cli.ExitIntegrity, "bad      files      the same is true of orders\n"},
+	} {
+		if code, out, errs := runRoot(t, append([]string{"doctor", "--url", url}, strings.Fields(test.args)...)...); code != test.code || !strings.Contains(out, test.want) {
+			t.Errorf("%s: exit code %d, want %d with %q: %s%s", test.args, code, test.code, test.want, out, errs)
 		}
 	}
 }

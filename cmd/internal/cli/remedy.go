@@ -113,11 +113,16 @@ func elsewhere(m *storage.RegistryMismatch, store string) string {
 	if place == "" || place == here {
 		return ""
 	}
-	host, dir, _ := strings.Cut(place, ":")
-	if filepath.IsAbs(dir) && !strings.HasPrefix(dir, "//") && host+":" != SharedScheme {
+	if host, dir, ok := Directory(place); ok {
 		return "on host " + host + " with --dir " + dir
 	}
 	return "with " + StoreArgument(place)
+}
+
+// Directory returns the host and the directory of a place as workers register it; ok is false for a store.
+func Directory(place string) (host, dir string, ok bool) {
+	host, dir, _ = strings.Cut(place, ":")
+	return host, dir, filepath.IsAbs(dir) && !strings.HasPrefix(dir, "//") && host+":" != SharedScheme
 }
 
 // moveHere returns how to copy the type from where its file was kept; "" if both places are directories, on different hosts.
@@ -126,7 +131,7 @@ func moveHere(m *storage.RegistryMismatch, store string) string {
 	if to == "" {
 		to = filepath.Dir(m.Path)
 	}
-	if host, dir, _ := strings.Cut(from, ":"); filepath.IsAbs(dir) && !strings.HasPrefix(dir, "//") && host+":" != SharedScheme {
+	if _, dir, ok := Directory(from); ok {
 		if store == "" {
 			return ""
 		}
