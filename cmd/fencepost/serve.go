@@ -39,7 +39,7 @@ type serveFlags struct {
 	tokenFile           string
 	cert, key, clientCA string
 	wait, client, stop  time.Duration
-	connect             time.Duration
+	connectTimeout      time.Duration
 	mostConnections     int
 	mostUp              cli.Count
 	log                 *cli.LogFlags
@@ -86,7 +86,7 @@ Token and certificate files are read again after they change.`,
 	fl.DurationVar(&f.wait, "timeout", 30*time.Second, "how long a publish waits for its outcome")
 	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting while it sends a request or receives a response")
 	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long to wait for requests in progress when stopping")
-	fl.DurationVar(&f.connect, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
+	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
 	fl.IntVar(&f.mostConnections, "max-connections", 256, "requests in progress at a time; a few more connections are reserved for probes")
 	f.mostUp = backlog.DefaultMax
 	fl.Var(&f.mostUp, "count-up-to", "count at most this many messages of a type")
@@ -111,8 +111,8 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--timeout %v: use 3s to 10m", f.wait)
 	case f.client < time.Second:
 		return cli.Usagef("--client-timeout %v: use at least 1s", f.client)
-	case f.connect <= 0:
-		return cli.Usagef("--connect-timeout %v: give it a time, as in 30s or 10m", f.connect)
+	case f.connectTimeout <= 0:
+		return cli.Usagef("--connect-timeout %v: give it a time, as in 30s or 10m", f.connectTimeout)
 	case (f.cert == "") != (f.key == ""):
 		return cli.Usagef("--tls-cert and --tls-key go together: name both files")
 	case f.clientCA != "" && f.cert == "":
@@ -146,7 +146,7 @@ func (f *serveFlags) load() (err error) {
 	return nil
 }
 
-// run connects, and serves until a signal.
+// run answers probes, connects, and serves until a signal.
 func (f *serveFlags) run(cmd *cobra.Command) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(serveMemory)
@@ -160,35 +160,15 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 	defer hurry()
 	defer cli.OnSignals(cancel, hurry)()
 	log := f.log.Logger(cmd.ErrOrStderr())
-	b, err := cli.Connect(ctx, *f.url, f.connect, func(reason string) {
-		log.Warn().Str("url", fencepost.Redact(*f.url)).Str("reason", reason).Msg("waiting for a usable server")
-	})
-	if err != nil {
-		return err
-	}
-	defer closeBackend(b)
-	var place *store.Place
 	poll := tailOfDir
 	if *f.store != "" {
-		if place, err = store.Open(patient, *f.store, *f.url); err != nil {
-			return err
-		}
-		defer place.Close()
 		poll = tailOfStore
 	}
-	s, err := api.New(ctx, api.Options{Backend: b, Files: store.FilesOf(place, *f.dir), Poll: poll, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
-		MaxConnections: f.mostConnections, CountUpTo: int(f.mostUp), Log: log})
-	if err != nil {
-		return err
-	}
-	return f.answer(ctx, patient, cmd, s, log)
-}
-
-// answer serves until ctx ends, and then waits for the requests in progress, for up to f.stop or until patient ends.
-func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s *api.Server, log zerolog.Logger) error {
+	s := api.New(api.Options{Poll: poll, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
+		MaxConnections: f.mostConnections, CountUpTo: int(f.mostUp), Log: log}, "connecting to "+fencepost.Redact(*f.url))
 	l, host, err := ops.Open(f.listen)
 	if err != nil {
-		return errors.Join(err, s.Close(patient))
+		return err
 	}
 	if f.open && f.access.TLS == nil {
 		log.Warn().Msg("tokens and messages cross the network unencrypted; use --tls-cert, or let only a proxy with TLS reach this address")
@@ -201,6 +181,12 @@ func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s 
 	} else {
 		go func() { served <- server.Serve(l) }()
 	}
+	log.Info().Str("addr", l.Addr().String()).Msg("answering probes: /livez, /readyz")
+	disconnect, err := f.connect(ctx, patient, s, log)
+	defer disconnect()
+	if err != nil {
+		return errors.Join(err, shutDown(server))
+	}
 	printable.Fprintf(cmd.OutOrStdout(), "%s://%s/\n", scheme, shownAddress(host, l.Addr()))
 	select {
 	case <-ctx.Done():
@@ -208,10 +194,31 @@ func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s 
 	case err = <-served:
 		err = fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
-	stopCtx, cancel := context.WithTimeout(patient, f.stop)
-	defer cancel()
+	stopCtx, cancelStop := context.WithTimeout(patient, f.stop)
+	defer cancelStop()
 	err = errors.Join(err, s.Close(stopCtx))
 	return errors.Join(err, shutDown(server))
+}
+
+// connect starts s with the queue and the files. Requests to a store end with patient.
+func (f *serveFlags) connect(ctx, patient context.Context, s *api.Server, log zerolog.Logger) (disconnect func(), err error) {
+	url := fencepost.Redact(*f.url)
+	b, err := cli.Connect(ctx, *f.url, f.connectTimeout, func(reason string) {
+		s.Waiting(fmt.Sprintf("waiting for a usable server at %s: %s", url, reason))
+		log.Warn().Str("url", url).Str("reason", reason).Msg("waiting for a usable server")
+	})
+	if err != nil {
+		return func() {}, err
+	}
+	disconnect = func() { closeBackend(b) }
+	var place *store.Place
+	if *f.store != "" {
+		if place, err = store.Open(patient, *f.store, *f.url); err != nil {
+			return disconnect, err
+		}
+		disconnect = func() { place.Close(); closeBackend(b) }
+	}
+	return disconnect, s.Start(ctx, b, store.FilesOf(place, *f.dir))
 }
 
 // shutDown closes the port and all connections.

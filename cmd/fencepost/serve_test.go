@@ -3,7 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -148,5 +151,51 @@ func TestServeRuns(t *testing.T) {
 	}
 	if code, out, _ := runRoot(t, "types", "ls", "--url", "sqlite://fencepost.db", "-o", "json"); code != cli.ExitOK || !strings.Contains(out, `"pending": 1,`) {
 		t.Errorf("%d %s", code, out)
+	}
+}
+
+// While it waits for the database, probes get an answer, so that it is not restarted, and other requests are refused.
+func TestServeAnswersProbesWhileItWaits(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logs, in := io.Pipe()
+	cmd := root()
+	cmd.SetArgs([]string{"serve", "--url", "mongodb://127.0.0.1:1/db?serverSelectionTimeoutMS=100", "--listen", "127.0.0.1:0"})
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(in)
+	ended := make(chan int, 1)
+	go func() {
+		defer in.Close()
+		ended <- cli.Run(ctx, cmd)
+	}()
+	lines := bufio.NewReader(logs)
+	address := ""
+	for waits := false; !waits; {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var event struct{ Addr, Message string }
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		address, waits = cmp.Or(event.Addr, address), event.Message == "waiting for a usable server"
+	}
+	go io.Copy(io.Discard, lines)
+	client := http.Client{Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	for path, want := range map[string]string{"/livez": "200 ok\n", "/readyz": "503 waiting for a usable server at mongodb://127.0.0.1:1/db", "/v1/types": `503 {"title":"Service Unavailable","status":503,"code":"unavailable"`} {
+		res, err := client.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if res.Body.Close(); err != nil || !strings.HasPrefix(fmt.Sprintf("%d %s", res.StatusCode, body), want) {
+			t.Errorf("%s: %d %s, %v; want %s", path, res.StatusCode, body, err, want)
+		}
+	}
+	cancel()
+	if code := <-ended; code != cli.ExitStopped {
+		t.Errorf("exit code %d", code)
 	}
 }

@@ -33,11 +33,11 @@ var httpRules = []rule{
 		old: `case errors.Is(err, queue.ErrUnknown):`, new: `case false:`},
 	{file: "cmd/internal/api/api.go", rule: "a request that arrived before the stop is finished", how: "it is cut off", tests: "TestStopWhilePublishing",
 		old: `	s.inFlight.Add(1)
-	return true`, new: `	return true`, also: []edit{{"cmd/internal/api/api.go", `defer s.inFlight.Done()`, ``}}},
+	return nil`, new: `	return nil`, also: []edit{{"cmd/internal/api/api.go", `defer s.inFlight.Done()`, ``}}},
 	{file: "cmd/internal/api/api.go", rule: "a request that arrived before the stop is finished", how: "a later one is taken", tests: "TestStopWhilePublishing",
-		old: `	if s.stops {
-		return false
-	}`, new: ``},
+		old: `	case s.stops:
+		return stopping()
+	case s.waiting`, new: `	case s.waiting`},
 	{file: "cmd/internal/api/api.go", rule: "a page of another origin must not publish", tests: "TestRefusedRequests",
 		old: `if err := crossOrigin.Check(r); err != nil {`, new: `if err := crossOrigin.Check(r); false && err != nil {`},
 	{file: "cmd/internal/api/api.go", rule: "no payload, header or token is logged", tests: "TestLogHasNoPayloads",

@@ -25,8 +25,6 @@ import (
 
 // Options of a Server.
 type Options struct {
-	Backend        *fencepost.Backend
-	Files          chain.Files
 	Poll           time.Duration // how often a tail polls them for new records
 	Access         Access
 	Hosts          []string      // host names accepted in requests, in addition to those that package ops accepts
@@ -41,6 +39,8 @@ type Options struct {
 // Server answers requests. Safe for concurrent use.
 type Server struct {
 	o         Options
+	backend   *fencepost.Backend // set by Start, like the next two
+	files     chain.Files
 	publisher *queue.Publisher
 	routes    []route
 	metrics   *metrics
@@ -54,26 +54,18 @@ type Server struct {
 	stop    context.CancelFunc
 
 	mu       sync.Mutex
+	waiting  string // what Start is waited for; "" after it
 	stops    bool
 	inFlight sync.WaitGroup
 }
 
-// New returns a server with its own publisher, which Close closes. ctx bounds only New.
-func New(ctx context.Context, o Options) (*Server, error) {
-	s := &Server{o: o, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
+// New returns a server that answers probes only, until Start. waiting is its reason for not being ready, without secrets.
+func New(o Options, waiting string) *Server {
+	s := &Server{o: o, waiting: waiting, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
 	// A message is sent within Wait, and repeated for half of it. Then its type becomes idle.
 	s.inUse = typesInUse{keep: idleType + 2*o.Wait, since: map[string]time.Time{}}
 	s.o.Access.logTo(o.Log)
 	s.stopped, s.stop = context.WithCancel(context.Background())
-	var err error
-	// A batch is abandoned before its request times out, so that a definite refusal is reported as such.
-	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1, IdleRotate: idleType,
-		OnRepeat: func(r queue.Repeat) {
-			o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
-		}})
-	if err != nil {
-		return nil, err
-	}
 	s.routes = []route{
 		{"POST", "/v1/types/{type}/messages", scopePublish, nil, s.publish},
 		{"GET", "/v1/types", scopeRead, []string{"after", "limit"}, s.types},
@@ -85,7 +77,30 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		{"GET", "/livez", "", nil, s.alive},
 		{"GET", "/readyz", "", nil, s.isReady},
 	}
-	return s, nil
+	return s
+}
+
+// Start makes the server ready. It has its own publisher, which Close closes. ctx bounds only Start.
+func (s *Server) Start(ctx context.Context, b *fencepost.Backend, files chain.Files) error {
+	// A batch is abandoned before its request times out, so that a definite refusal is reported as such.
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{RepeatFor: s.o.Wait / 2, AttemptTimeout: s.o.Wait / 3, BacklogWait: -1, IdleRotate: idleType,
+		OnRepeat: func(r queue.Repeat) {
+			s.o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
+		}})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backend, s.files, s.publisher, s.waiting = b, files, p, ""
+	return nil
+}
+
+// Waiting sets the reason for not being ready, without secrets, before Start.
+func (s *Server) Waiting(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = reason
 }
 
 // HTTP returns an http.Server for a listener opened for host, see ops.Open.
@@ -197,10 +212,10 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 		return rt.handle(w, r, nil)
 	}
 	// rule: a request that arrived before the stop is finished; a later one is refused.
-	if !s.enter() {
+	if err := s.enter(); err != nil {
 		httpbody.Take(w, r)
 		w.Header().Set("Connection", "close")
-		return stopping()
+		return err
 	}
 	defer s.inFlight.Done()
 	who, err := s.admit(w, r, pattern, rt, crossOrigin)
@@ -311,21 +326,31 @@ func (s *Server) note(r *http.Request, w *answer, took time.Duration) {
 	event.Str("method", printable.Short(r.Method)).Str("path", r.URL.Path).Int("status", w.status).Int64("bytes", w.bytes).Dur("took", took).Str("from", r.RemoteAddr).Msg("request")
 }
 
-// enter registers a request in inFlight, and returns false if the server is stopping. inFlight.Done ends the request.
-func (s *Server) enter() bool {
+// enter registers a request in inFlight, and returns an error if the server is stopping or not ready yet. inFlight.Done ends the request.
+func (s *Server) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stops {
-		return false
+	switch {
+	case s.stops:
+		return stopping()
+	case s.waiting != "":
+		return unavailable(s.waiting)
 	}
 	s.inFlight.Add(1)
-	return true
+	return nil
 }
 
 func (s *Server) isStopping() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stops
+}
+
+// notStarted returns what Start is waited for, "" after it.
+func (s *Server) notStarted() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
 }
 
 // Stop refuses new requests, ends tails and stops reading lines. Requests in progress still get their responses: Close waits for them.
@@ -346,6 +371,9 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		err = fmt.Errorf("requests were still in progress when the time to stop ran out: %w", context.Cause(ctx))
+	}
+	if s.publisher == nil {
+		return err
 	}
 	return errors.Join(err, s.publisher.Close(ctx))
 }

@@ -47,7 +47,7 @@ func (s *service) writer(typ string) *writer {
 
 func (w *writer) entry() queue.RegistryEntry {
 	e := w.w.Entry()
-	return queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex, Place: w.s.o.Files.Place}
+	return queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex, Place: w.s.files.Place}
 }
 
 func (w *writer) register() {
@@ -386,7 +386,7 @@ func TestTypes(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	s.writer("t06").put(3)
-	if err := json.Unmarshal([]byte(s.do("GET", "/v1/types/t06", "").body), &state); err != nil || state.Generation != 1 || state.Place != s.o.Files.Place {
+	if err := json.Unmarshal([]byte(s.do("GET", "/v1/types/t06", "").body), &state); err != nil || state.Generation != 1 || state.Place != s.files.Place {
 		t.Errorf("%+v %v", state, err)
 	}
 	s.do("GET", "/v1/types/none", "").want(t, 404, "no_such_type")

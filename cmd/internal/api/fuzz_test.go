@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/cmd/internal/recordjson"
 	"github.com/fencepost/fencepost/queue"
@@ -63,8 +64,8 @@ func FuzzPublish(f *testing.F) {
 		sent, cut := io.ReadAll(r.Body)
 		r, _ = request()
 		memory := queuetest.NewMemory()
-		s, err := New(t.Context(), Options{Backend: &fencepost.Backend{Queue: memory, Name: "memory"}, Wait: time.Minute, ClientTimeout: time.Minute, MaxConnections: 1, Log: zerolog.Nop()})
-		if err != nil {
+		s := New(Options{Wait: time.Minute, ClientTimeout: time.Minute, MaxConnections: 1, Log: zerolog.Nop()}, "starting")
+		if err := s.Start(t.Context(), &fencepost.Backend{Queue: memory, Name: "memory"}, chain.Files{}); err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close(context.Background())

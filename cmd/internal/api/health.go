@@ -23,7 +23,10 @@ func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
 	if s.isStopping() {
 		return plain(w, errors.New("stopping"))
 	}
-	if err := s.ready.Check(s.o.Backend.Queue); err != nil {
+	if reason := s.notStarted(); reason != "" {
+		return plain(w, errors.New(reason))
+	}
+	if err := s.ready.Check(s.backend.Queue); err != nil {
 		return plain(w, errors.New(strings.Join(strings.Fields("the queue is unusable: "+s.clean(err)), " ")))
 	}
 	return plain(w, nil)

@@ -57,19 +57,27 @@ func (s *syncBuffer) String() string {
 // start starts a server. change modifies its options.
 func start(t testing.TB, change func(*Options)) *service {
 	t.Helper()
+	return startWith(t, change, func(*chain.Files) {})
+}
+
+// startWith is start with a function that modifies where the files are.
+func startWith(t testing.TB, change func(*Options), place func(*chain.Files)) *service {
+	t.Helper()
 	s := &service{t: t, memory: queuetest.NewMemory(), dir: t.TempDir(), log: &syncBuffer{}}
 	s.queue = &queuetest.Faulty{Queue: s.memory}
 	locker, err := lock.New(locktest.NewMemory().Open(), lock.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Backend: &fencepost.Backend{Queue: s.queue, Locker: locker, Name: "memory"}, Files: chain.Files{Dir: s.dir, Place: worker.Place(nil, s.dir)}, Poll: 5 * time.Millisecond,
+	o := Options{Poll: 5 * time.Millisecond,
 		Wait: time.Minute, ClientTimeout: time.Minute, Heartbeat: 20 * time.Millisecond, MaxConnections: 100, CountUpTo: 1000, Log: zerolog.New(s.log)}
 	if change != nil {
 		change(&o)
 	}
-	s.Server, err = New(t.Context(), o)
-	if err != nil {
+	files := chain.Files{Dir: s.dir, Place: worker.Place(nil, s.dir)}
+	place(&files)
+	s.Server = New(o, "starting")
+	if err := s.Start(t.Context(), &fencepost.Backend{Queue: s.queue, Locker: locker, Name: "memory"}, files); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -202,7 +210,7 @@ func (s *service) payloads(typ string) (all []string) {
 // drain lets a worker append the pending messages.
 func (s *service) drain(types ...string) {
 	s.t.Helper()
-	pool, err := worker.New(worker.Config{Queue: s.memory, Locker: s.o.Backend.Locker, To: worker.Files{Dir: s.dir, Storage: storage.Options{AllowOverlay: true}}, Types: types, UntilEmpty: true})
+	pool, err := worker.New(worker.Config{Queue: s.memory, Locker: s.backend.Locker, To: worker.Files{Dir: s.dir, Storage: storage.Options{AllowOverlay: true}}, Types: types, UntilEmpty: true})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/internal/race"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
@@ -323,8 +324,8 @@ func TestLargeBodiesTakeTurns(t *testing.T) {
 // A type takes no goroutine of the server after it has been idle for a while.
 func TestIdleTypesTakeNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(t.Context(), Options{Backend: &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, Wait: time.Minute, Log: zerolog.Nop()})
-		if err != nil {
+		s := New(Options{Wait: time.Minute, Log: zerolog.Nop()}, "starting")
+		if err := s.Start(t.Context(), &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, chain.Files{}); err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close(context.Background())
@@ -348,8 +349,8 @@ func TestIdleTypesTakeNoMemory(t *testing.T) {
 // While the server holds memory for as many types as it may, others are refused. A type that has been idle for a while makes room.
 func TestTypesInMemoryAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(t.Context(), Options{Backend: &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, Wait: time.Minute, Log: zerolog.Nop()})
-		if err != nil {
+		s := New(Options{Wait: time.Minute, Log: zerolog.Nop()}, "starting")
+		if err := s.Start(t.Context(), &fencepost.Backend{Queue: queuetest.NewMemory(), Name: "memory"}, chain.Files{}); err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close(context.Background())

@@ -54,17 +54,21 @@ func stopping() *problem {
 	return newProblem(http.StatusServiceUnavailable, "stopping", "send it again to another replica, or when this one is back", "the server is stopping").after(5)
 }
 
+func unavailable(why string) *problem {
+	return newProblem(http.StatusServiceUnavailable, "unavailable", "send the request again later", "%s", why).after(5)
+}
+
 func busy(what string) *problem {
 	return newProblem(http.StatusServiceUnavailable, "busy", "send the request again later", "the server has %s", what).after(1)
 }
 
 // problem translates an error of package queue or storage, or of a request, for a client.
 func (s *Server) problem(err error) *problem {
-	var told *problem
+	if told, ok := errors.AsType[*problem](err); ok {
+		return told
+	}
 	text := s.clean(err)
 	switch {
-	case errors.As(err, &told):
-		return told
 	// rule: a message that may be stored is reported neither as a success nor as a failure.
 	case errors.Is(err, queue.ErrUnknown):
 		return newProblem(http.StatusGatewayTimeout, codeUnknown,
@@ -86,7 +90,7 @@ func (s *Server) problem(err error) *problem {
 	case errors.Is(err, context.Canceled):
 		return newProblem(http.StatusServiceUnavailable, "canceled", "send the request again", "the request was given up: %s", text).after(1)
 	}
-	return newProblem(http.StatusServiceUnavailable, "unavailable", "send the request again later", "%s", text).after(5)
+	return unavailable(text)
 }
 
 // bodyProblem translates an error of reading a body.
@@ -110,7 +114,7 @@ const reference = "store the data elsewhere and publish a reference, or split it
 
 // clean returns the text of an error without secrets, in which files of a store are named by their name and the store's.
 func (s *Server) clean(err error) string {
-	return redact.Text(cli.StoreText(err.Error(), s.o.Files.Name))
+	return redact.Text(cli.StoreText(err.Error(), s.files.Name))
 }
 
 // write answers with the problem.

@@ -22,7 +22,7 @@ type files struct {
 
 // chain returns the files of a type. It fails if the registered file is not among them, or if they do not fit together.
 func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
-	entry, registered, err := s.o.Backend.Queue.RegistryEntry(ctx, typ)
+	entry, registered, err := s.backend.Queue.RegistryEntry(ctx, typ)
 	if err != nil {
 		return c, err
 	}
@@ -32,7 +32,7 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 		}
 		return c, noFile
 	}
-	here := s.o.Files
+	here := s.files
 	all, err := storage.ReadChain(here.FS(ctx), here.Dir, typ)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, err
@@ -56,7 +56,7 @@ var noFile = notFound("no_file", "start a worker for the type, or wait until it 
 
 // open opens the files at a record.
 func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*chain.Reader, error) {
-	o.FS, o.Durable = s.o.Files.FS(ctx), true // rule: only durable, final records are served
+	o.FS, o.Durable = s.files.FS(ctx), true // rule: only durable, final records are served
 	return chain.Open(f.Chain, o)
 }
 

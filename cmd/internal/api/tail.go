@@ -217,7 +217,7 @@ func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
 			return nil, err
 		}
 	}
-	return storage.Follow(at.Path, storage.FollowOptions{FS: t.s.o.Files.FS(ctx), From: t.from, Poll: t.s.o.Poll})
+	return storage.Follow(at.Path, storage.FollowOptions{FS: t.s.files.FS(ctx), From: t.from, Poll: t.s.o.Poll})
 }
 
 // send sends records, one event each.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -177,7 +178,7 @@ func TestTailMissesRemovedFiles(t *testing.T) {
 		}
 		return nil
 	}})
-	s := start(t, func(o *Options) { o.Files.Until = func(context.Context) storage.FS { return files } })
+	s := startWith(t, nil, func(f *chain.Files) { f.Until = func(context.Context) storage.FS { return files } })
 	w := s.writer("orders")
 	w.put(2)
 	tail := s.tail("orders", "?from=1")

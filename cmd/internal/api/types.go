@@ -64,11 +64,11 @@ func (s *Server) types(w *answer, r *http.Request, c *client) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
-	names, err := s.o.Backend.Queue.Types(ctx)
+	names, err := s.backend.Queue.Types(ctx)
 	if err != nil {
 		return err
 	}
-	settings, err := s.o.Backend.Queue.AllSettings(ctx)
+	settings, err := s.backend.Queue.AllSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (s *Server) typ(w *answer, r *http.Request, _ *client) error {
 	name := r.PathValue("type")
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
-	q := s.o.Backend.Queue
+	q := s.backend.Queue
 	file, hasFile, err := q.RegistryEntry(ctx, name)
 	t := typeState{typeName: typeName{Type: name}}
 	if errors.Is(err, queue.ErrDamaged) {
@@ -125,7 +125,7 @@ func (s *Server) typ(w *answer, r *http.Request, _ *client) error {
 
 // known returns an error if nothing was ever published to a type.
 func (s *Server) known(ctx context.Context, name string) error {
-	names, err := s.o.Backend.Queue.Types(ctx)
+	names, err := s.backend.Queue.Types(ctx)
 	if err == nil && !slices.Contains(names, name) {
 		err = notFound("no_such_type", "publish to it, or correct the name", "nothing was ever published to type %s", name)
 	}
