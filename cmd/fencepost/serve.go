@@ -125,8 +125,8 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 	f.open = err == nil && !cli.Loopback(host) // ops.Open reports an error
 	// rule: a server that other machines can reach requires credentials. Without them, anyone could publish, and read every message.
 	if f.open && f.tokenFile == "" && f.clientCA == "" {
-		return cli.Usagef("--listen %s is reachable from other machines, where anyone could publish and read; require tokens with --token-file, "+
-			"or certificates with --client-ca, or listen on 127.0.0.1", f.listen)
+		return cli.Sourced(cmd.Flags().Lookup("listen"), cli.Usagef("--listen %s is reachable from other machines, where anyone could publish and read; "+
+			"require tokens with --token-file, or certificates with --client-ca, or listen on 127.0.0.1", f.listen))
 	}
 	return f.load()
 }
@@ -168,7 +168,7 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 		MaxConnections: f.mostConnections, CountUpTo: int(f.mostUp), Log: log}, "connecting to "+fencepost.Redact(*f.url))
 	l, host, err := ops.Open(f.listen)
 	if err != nil {
-		return err
+		return cli.Sourced(cmd.Flags().Lookup("listen"), err)
 	}
 	if f.open && f.access.TLS == nil {
 		log.Warn().Msg("tokens and messages cross the network unencrypted; use --tls-cert, or let only a proxy with TLS reach this address")

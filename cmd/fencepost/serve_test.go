@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -197,5 +198,26 @@ func TestServeAnswersProbesWhileItWaits(t *testing.T) {
 	cancel()
 	if code := <-ended; code != cli.ExitStopped {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// A container sets FENCEPOST_LISTEN for its worker. A command that is run in it, too, says where its address is from.
+func TestListenOfAnotherProgram(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	url := database(t)
+	for _, listen := range []string{l.Addr().String(), "0.0.0.0:9090"} {
+		for _, command := range []string{"serve", "ui"} {
+			t.Setenv("FENCEPOST_LISTEN", listen)
+			if code, _, errs := runRoot(t, command, "--url", url); code == cli.ExitOK || !strings.Contains(errs, "; the value is from environment variable FENCEPOST_LISTEN (--listen)\n") {
+				t.Errorf("%s: exit code %d: %s", command, code, errs)
+			}
+			if code, _, errs := runRoot(t, command, "--url", url, "--listen", listen); code == cli.ExitOK || strings.Contains(errs, "FENCEPOST_LISTEN") {
+				t.Errorf("%s --listen: exit code %d: %s", command, code, errs)
+			}
+		}
 	}
 }

@@ -115,7 +115,7 @@ func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Ba
 	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: store.FilesOf(place, *f.dir), BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
 		Refresh: f.refresh, CountUpTo: int(f.most), Access: f.pages.Access, Log: f.log.Logger(cmd.ErrOrStderr())})
 	if err != nil {
-		return err
+		return cli.Sourced(cmd.Flags().Lookup("listen"), err)
 	}
 	printable.Fprintf(cmd.OutOrStdout(), "%s\n", pages.address)
 	select {

@@ -91,6 +91,14 @@ func Where(f *pflag.Flag) string {
 	return fmt.Sprintf("config file %s: %s (--%s)", source, f.Name, f.Name)
 }
 
+// Sourced adds to an error about the value of a flag where the value is from, unless it was given on the command line.
+func Sourced(f *pflag.Flag, err error) error {
+	if err == nil || Where(f) == "--"+f.Name {
+		return err
+	}
+	return fmt.Errorf("%w; the value is from %s", err, Where(f))
+}
+
 // Between refuses a value of a flag that is out of range. most = 0 means no upper bound.
 func Between[T cmp.Ordered](cmd *cobra.Command, name string, value, least, most T, expected string) error {
 	var none T

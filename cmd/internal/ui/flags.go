@@ -60,8 +60,8 @@ func (f *Flags) Check(cmd *cobra.Command, listen string) error {
 	}
 	// rule: pages that other machines can reach require a password. Without one, anyone could read every message.
 	if !f.Access.asks() && !cli.Loopback(host) {
-		return cli.Usagef("--listen %s is reachable from other machines, where anyone could read the messages; require a password with --auth-file, "+
-			"let a proxy do it with --user-header, or listen on 127.0.0.1", listen)
+		return cli.Sourced(cmd.Flags().Lookup("listen"), cli.Usagef("--listen %s is reachable from other machines, where anyone could read the messages; "+
+			"require a password with --auth-file, let a proxy do it with --user-header, or listen on 127.0.0.1", listen))
 	}
 	return nil
 }
