@@ -54,3 +54,20 @@ func TestArgumentsThatAreNoFiles(t *testing.T) {
 		t.Errorf("keep: %d, %s%s", code, out, errs)
 	}
 }
+
+// The address of a store in place of a file gets the flag for it, and shows no password.
+func TestAddressInPlaceOfAFile(t *testing.T) {
+	for arg, want := range map[string]string{
+		"shared:/srv/fencepost":              "--store shared:/srv/fencepost",
+		"s3://bucket/logs":                   "--store s3://bucket/logs",
+		"mongodb:":                           "--store mongodb:",
+		"mongodb://user:secret@db1/shop?w=1": "--store ",
+	} {
+		for _, command := range []string{"verify", "cat", "tail"} {
+			code, _, errs := runRoot(t, command, arg)
+			if code != cli.ExitUsage || !strings.Contains(errs, "is the address of a store; give it as "+want) || strings.Contains(errs, "secret") {
+				t.Errorf("%s %s: exit code %d: %s", command, arg, code, errs)
+			}
+		}
+	}
+}
