@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -173,8 +172,11 @@ type ForeignFileError struct {
 }
 
 func (e *ForeignFileError) Error() string {
-	return fmt.Sprintf("%s: not a Fencepost file: it starts with %s instead of %s; move it away or choose another directory",
-		e.Path, hexBytes(e.Found), hexBytes([]byte(fileMagic)))
+	if len(e.Found) == 0 { // every Fencepost file has had its header before it got its name
+		return e.Path + ": not a Fencepost file: it is empty; if it was one, something cut it: restore it from a copy; else move it away or choose another directory"
+	}
+	return fmt.Sprintf("%s: not a Fencepost file: it starts with %x instead of %x; move it away or choose another directory",
+		e.Path, e.Found, fileMagic)
 }
 
 // Is makes the error ErrRefused.
@@ -525,11 +527,4 @@ func noSpace(path string, need int64, err error) *NoSpaceError {
 		return &NoSpaceError{Path: path, Need: need, InStore: store.InStore, Err: store.Err}
 	}
 	return &NoSpaceError{Path: path, Need: need, Err: err}
-}
-
-func hexBytes(b []byte) string {
-	if len(b) == 0 {
-		return "nothing"
-	}
-	return hex.EncodeToString(b)
 }

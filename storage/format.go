@@ -153,10 +153,10 @@ func decodeFileHeader(path string, b []byte) (*fileHeader, error) {
 	// rule: the magic is tested before the version, the version before any field whose place may depend on it.
 	if len(b) < 8 || string(b[:8]) != fileMagic {
 		if repaired := append([]byte(fileMagic), b[min(8, len(b)):]...); len(b) == headerSize && headerCRCGood(repaired) {
-			return nil, damaged("its first 8 bytes are %s (was it transferred as text?)", hexBytes(b[:8]))
+			return nil, damaged("its first 8 bytes are %x (was it transferred as text?)", b[:8])
 		}
 		if len(b) >= 4 && string(b[:4]) == fileMagic[:4] {
-			return nil, damaged("its first bytes are %s (was it transferred as text, or cut?)", hexBytes(b[:min(8, len(b))]))
+			return nil, damaged("its first bytes are %x (was it transferred as text, or cut?)", b[:min(8, len(b))])
 		}
 		return nil, &ForeignFileError{Path: path, Found: bytes.Clone(b[:min(8, len(b))])}
 	}

@@ -44,7 +44,7 @@ func TestRefusedFiles(t *testing.T) {
 		says     string
 		readable bool
 	}{
-		{"empty", nil, new(*storage.ForeignFileError), storage.ErrRefused, "not a Fencepost file", false},
+		{"empty", nil, new(*storage.ForeignFileError), storage.ErrRefused, "not a Fencepost file: it is empty; if it was one, something cut it: restore it from a copy", false},
 		{"text", []byte("hello, world\n"), new(*storage.ForeignFileError), storage.ErrRefused, "68656c6c6f2c2077", false},
 		{"zeros", make([]byte, 8192), new(*storage.ForeignFileError), storage.ErrRefused, "move it away", false},
 		{"another PNG-like file", append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 5000)...), new(*storage.ForeignFileError), storage.ErrRefused, "", false},
