@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/ptytest"
@@ -40,21 +40,18 @@ func TestProgressIsForTerminals(t *testing.T) {
 			if code := cli.Run(t.Context(), cmd); code != cli.ExitOK {
 				t.Errorf("%q: exit code %d", args, code)
 			}
-			var text []byte
+			var text string
 			if test.terminal {
-				b := make([]byte, 1<<16)
-				errs.WriteString(".") // so that there is something to read
-				shown.SetReadDeadline(time.Now().Add(time.Minute))
-				n, err := shown.Read(b)
+				text = ptytest.Shown(t, shown, errs)
+			} else {
+				b, err := os.ReadFile(errs.Name())
 				if err != nil {
 					t.Fatal(err)
 				}
-				text = bytes.TrimSuffix(b[:n], []byte("."))
-			} else if text, err = os.ReadFile(errs.Name()); err != nil {
-				t.Fatal(err)
+				text = string(b)
 			}
 			// keep reads one small file here: the bar ends when it begins.
-			if shows := bytes.Contains(text, []byte(name)); shows != (test.shows && name != "keep") || !shows && len(text) > 0 {
+			if shows := strings.Contains(text, name); shows != (test.shows && name != "keep") || !shows && len(text) > 0 {
 				t.Errorf("%s %+v: it shows %q", name, test, text)
 			}
 		}

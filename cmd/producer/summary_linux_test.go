@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/ptytest"
@@ -53,13 +52,7 @@ func TestBarOfAPublishThatEndsEarly(t *testing.T) {
 		cmd.SetOut(&bytes.Buffer{})
 		cmd.SetErr(errs)
 		code := cli.Run(t.Context(), cmd)
-		b := make([]byte, 1<<16)
-		shown.SetReadDeadline(time.Now().Add(time.Minute))
-		n, err := shown.Read(b) // at least a line feed
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := string(b[:n]); strings.Contains(got, "100%") != want || (code == 0) != want {
+		if got := ptytest.Shown(t, shown, errs); strings.Contains(got, "100%") != want || (code == 0) != want {
 			t.Errorf("%.9q: exit code %d, it shows %q", input, code, got)
 		}
 	}

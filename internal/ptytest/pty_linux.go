@@ -1,9 +1,11 @@
 package ptytest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,4 +36,24 @@ func Open(t testing.TB) (person, program *os.File) {
 	}
 	t.Cleanup(func() { program.Close() })
 	return person, program
+}
+
+// Shown returns what the program has written to the terminal so far.
+func Shown(t testing.TB, person, program *os.File) string {
+	t.Helper()
+	end := []byte("<end>") // a terminal delivers in pieces, later
+	if _, err := program.Write(end); err != nil {
+		t.Fatal(err)
+	}
+	person.SetReadDeadline(time.Now().Add(time.Minute))
+	var text []byte
+	for !bytes.HasSuffix(text, end) {
+		b := make([]byte, 1<<16)
+		n, err := person.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b[:n]...)
+	}
+	return string(bytes.TrimSuffix(text, end))
 }
