@@ -146,7 +146,7 @@ inline check() {
 }
 
 /*
- * forget makes states equal that differ only in what nobody can ever see. A request for a slot that stays as it is for ever
+ * forget makes states equal that differ only in what nobody can ever see. A request for a slot that stays as it is forever
  * changes nothing any more. Nor does anything in a slot below deletedBelow if all writers that are alive are past it, as later
  * ones begin behind it. With -DNO_REDUCTION states are kept apart, so that one can see that the invariants do not depend on this.
  */
