@@ -304,6 +304,28 @@ func TestCompactSeveralFiles(t *testing.T) {
 	}
 }
 
+// TestCompactAgain: a second compaction takes the records that the first one copied from the first one's file, not also from those that it replaced.
+func TestCompactAgain(t *testing.T) {
+	ctx, mem := context.Background(), chainMem(t, 3)
+	w := mustOpen(t, "/d", 100, storage.Options{FS: mem})
+	w, _, err := w.Compact(ctx, []byte("state at the end"), storage.CompactOptions{From: 1})
+	must(t, err)
+	w, err = w.Rotate(ctx, []byte("state at the end"))
+	must(t, err)
+	next := w.NextIndex()
+	w, report, err := w.Compact(ctx, []byte("state at the end"), storage.CompactOptions{From: 1})
+	must(t, err)
+	must(t, w.Close())
+	if report.Files != 2 || report.FirstIndex != 0 || report.Records != next {
+		t.Errorf("%+v, want %d records of two files", report, next)
+	}
+	for i, r := range readAll(t, mem, w.Path()) {
+		if r.Index != uint64(i) || string(r.Payload) != string(messages(i, 1)[0].Payload) {
+			t.Fatalf("record %d is %q at %d", i, r.Payload, r.Index)
+		}
+	}
+}
+
 // TestRepair damages a file anywhere after its header. The repaired file has exactly the records that a reader can still read,
 // at the same indexes, and records of KindLost in place of the others. The damaged file is unchanged except for appended
 // bytes, and work continues.

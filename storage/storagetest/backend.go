@@ -19,7 +19,7 @@ type Backend struct {
 	// and pauses before retries take no time.
 	Virtual bool
 	// Most bounds how many operations of a session each test disturbs, one per run; they are spread evenly. 0 means no
-	// bound: in memory, and on a local disk. FENCEPOST_TEST_LONG=1 removes the bound. With -short it is at most 4.
+	// bound: in memory, and on a local disk. FENCEPOST_TEST_LONG=1 removes the bound. With -short and the race detector it is at most 4.
 	Most int
 }
 
@@ -82,20 +82,20 @@ type Operations interface {
 	Deliver(i int)
 }
 
-// mostShort bounds Backend.Most with -short.
-const mostShort = 4
+// mostRacing bounds Backend.Most with -short and the race detector.
+const mostRacing = 4
 
 // Run tests a backend. Each New must have space for the writes of a few sessions, about 100 KiB.
 func Run(t *testing.T, b Backend) {
-	if testing.Short() && (b.Most == 0 || b.Most > mostShort) {
-		b.Most = mostShort
+	if race.Enabled && testing.Short() && (b.Most == 0 || b.Most > mostRacing) {
+		b.Most = mostRacing
 	}
-	t.Run("files", func(t *testing.T) { b.files(t) })
 	explorable := func(t *testing.T) {
 		if !b.Virtual { // the same again, and takes longer
 			race.Skip(t)
 		}
 	}
+	t.Run("files", func(t *testing.T) { b.files(t) })
 	t.Run("calls", func(t *testing.T) {
 		explorable(t)
 		b.explore(t, Place.calls, false)

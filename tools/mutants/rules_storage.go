@@ -187,7 +187,7 @@ var storageRules = []rule{
 		old: `case b.PrevFileID != a.FileID:`, new: `case false:`},
 	{file: "storage/compact.go", rule: "missing, cut and foreign files are not skipped", tests: "TestCompactSeveralFiles",
 		old: `if wrong := chain.Check(); len(wrong) > 0 {`, new: `if wrong := chain.Check(); false {`},
-	{file: "storage/compact.go", rule: "records that a compaction has copied to a later file are not copied twice", tests: "TestCompact",
+	{file: "storage/compact.go", rule: "records that a compaction has copied to a later file are not copied twice", tests: "TestCompactAgain",
 		old: `case replaced[l.Path]:`, new: `case replaced == nil:`},
 	{file: "storage/chain.go", rule: "the successor begins where its predecessor ends", tests: "TestForgedChains",
 		old: `case ended && b.First != a.Next && b.First > a.First:`, new: `case false:`},
