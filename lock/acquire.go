@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // maxRaces bounds how many lost races in a row TryAcquire retries.
@@ -39,7 +41,7 @@ type attempt struct {
 	// The observed holder.
 	last     observation
 	lastHold HoldID
-	poll     jitter
+	poll     wait.Backoff
 	handoff  handoff       // the latest handoff to this attempt
 	hinted   time.Duration // when a Watcher's hint last ended a pause
 
@@ -156,7 +158,7 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 		fair:  c.fair,
 		retry: newJitter(min(time.Second, c.lease/20)),
 		race:  newJitter(maxPoll),
-		poll:  newJitter(maxPoll),
+		poll:  newPoll(),
 		turns: l.seen.look(name).turns.again(l.clock()),
 	}
 	if !try {

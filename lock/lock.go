@@ -103,9 +103,9 @@ const (
 
 	minMargin  = 250 * time.Millisecond // smallest safety margin at each end of a lease
 	maxTimeout = 3 * time.Second        // longest single store operation
-	minPoll    = 5 * time.Millisecond   // first pause of a waiter
+	minPoll    = 5 * time.Millisecond   // shortest first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter …
-	soonPoll   = 80 * time.Millisecond  // … while the present holder is recent: see attempt.read
+	soonPoll   = 70 * time.Millisecond  // … while the present holder is recent: see attempt.read
 	eagerPoll  = 10 * time.Millisecond  // longest pause of a waiter that is first in the record's queue …
 	eagerPolls = 100                    // … for this many reads, about a second
 	hangGrace  = 50 * time.Millisecond  // how long an operation may overrun its timeout before its caller stops waiting
@@ -454,3 +454,7 @@ type jitter = wait.Decorrelated
 
 // newJitter returns the backoff of a wait or of retries: random pauses from minPoll up to ceiling.
 func newJitter(ceiling time.Duration) jitter { return jitter{Min: minPoll, Max: ceiling} }
+
+// newPoll returns the pauses between the reads of a waiter. They differ by less than a jitter's: the more even the reads are, the
+// sooner as many of them find that the lock is free.
+func newPoll() wait.Backoff { return wait.Backoff{Min: 2 * minPoll, Max: maxPoll} }
