@@ -80,7 +80,7 @@ func (s *scanner) rereadBelow(from, to int64, reread func(off, n int64) error) e
 // lastAnchorIn returns the last open record or checkpoint that starts in [lo, hi), or a header of kind
 // kindNone if there is none.
 func (s *scanner) lastAnchorIn(lo, hi int64) (recHeader, []byte, error) {
-	b, err := s.peek(lo, int(hi-lo)+markerSize+recHeaderSize, false)
+	b, err := s.peek(lo, int(hi-lo)+markerSize+recHeaderSize)
 	if err != nil {
 		return recHeader{}, nil, err
 	}

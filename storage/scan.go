@@ -205,7 +205,8 @@ func (s *scanner) step() (*item, error) {
 			return &s.it, nil
 		}
 		s.accept(h)
-		s.it = item{kind: itemRecord, head: h, body: body}
+		// Only what belongs to a record, field by field: a whole item is built on the stack and then copied, which takes as long as the checksum of a header.
+		s.it.kind, s.it.head, s.it.body = itemRecord, h, body
 		return &s.it, nil
 	}
 }

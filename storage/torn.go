@@ -169,7 +169,7 @@ func (s *scanner) huntEnd() item {
 // limit.
 func (s *scanner) nextCandidate(p int64) (int64, error) {
 	for p+recHeaderSize <= s.limit {
-		b, err := s.peek(p, recHeaderSize, true)
+		b, err := s.peekOn(p, recHeaderSize)
 		if err != nil {
 			return 0, err
 		}

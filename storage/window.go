@@ -28,7 +28,7 @@ func (s *scanner) recordAt(p int64) (h *recHeader, body []byte, v verdict, err e
 func (s *scanner) headAt(p int64) (h *recHeader, v verdict, err error) {
 	h = &s.head
 	h.kind = kindNone
-	b, err := s.peek(p, markerSize+recHeaderSize, false)
+	b, err := s.peek(p, markerSize+recHeaderSize)
 	if err != nil {
 		return h, notRecord, err
 	}
@@ -63,7 +63,7 @@ func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
 	if !s.affords(h.size()) {
 		return nil, headOnly, nil
 	}
-	b, err := s.peek(p, int(h.size()), false)
+	b, err := s.peek(p, int(h.size()))
 	if err != nil {
 		return nil, notRecord, err
 	}
@@ -90,24 +90,26 @@ func (s *scanner) affords(n int64) bool {
 	return true
 }
 
-// peek returns the n bytes at p, fewer at the limit; with more set, also the rest of the window after
-// them. They are valid until the next peek.
-func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
+// peek returns the n bytes at p, fewer at the limit. They are valid until the next peek.
+func (s *scanner) peek(p int64, n int) ([]byte, error) {
+	if at := p - s.bufOff; at >= 0 && at+int64(n) <= int64(len(s.buf)) { // the window ends at the limit
+		return s.buf[at : at+int64(n)], nil
+	}
+	b, err := s.peekOn(p, n)
+	return b[:min(n, len(b))], err
+}
+
+// peekOn is peek, and returns the rest of the window after the n bytes, too.
+func (s *scanner) peekOn(p int64, n int) ([]byte, error) {
 	if p >= s.limit { // the distance may overflow a 32-bit int
 		return nil, nil
 	}
 	n = int(min(int64(n), s.limit-p))
-	at := p - s.bufOff
-	if at < 0 || at+int64(n) > int64(len(s.buf)) {
-		if err := s.fill(p, n); err != nil {
-			return nil, err
-		}
-		at = 0
-	}
-	if more {
+	if at := p - s.bufOff; at >= 0 && at+int64(n) <= int64(len(s.buf)) {
 		return s.buf[at:], nil
 	}
-	return s.buf[at : at+int64(n)], nil
+	err := s.fill(p, n)
+	return s.buf, err
 }
 
 // fill moves the window to p, with at least n bytes in it.
