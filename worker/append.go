@@ -139,7 +139,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err != nil {
 		return records, err
 	}
-	s.trimLedger()
+	s.trimLedger(len(done.ids) > 0)
 	if err := s.buryReused(ctx); err != nil {
 		return records, err
 	}
@@ -304,8 +304,9 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 }
 
 // trimLedger makes the ledger forget old entries when it has more than a checkpoint can hold, and
-// warns if they are forgotten early; for keys, loose messages and producers only once per session.
-func (s *session) trimLedger() {
+// warns if they are forgotten early; for keys, loose messages and producers only once per session. settled
+// is as in sweepAgain.
+func (s *session) trimLedger(settled bool) {
 	early := s.ledger.TrimHistory()
 	if early.Skipped {
 		s.log.Warn().Int("ranges", ledger.MaxSkipped).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
@@ -325,16 +326,25 @@ func (s *session) trimLedger() {
 		s.log.Warn().Int("producers", producers).Int("max", most).
 			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
 	}
-	s.trimLoose()
-	s.trimProducers("more producers than the file remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats " +
+	s.trimLoose(settled)
+	s.trimProducers(settled, "more producers than the file remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats "+
 		"an appended message, it is appended twice; if it publishes a new one, that waits for the gap timeout")
 }
 
+// sweepAgain requests a full sweep, which shows what else can be forgotten. settled means that the last batch has settled messages.
+//
+// rule: after a batch of messages that only wait, the walk goes on. Otherwise it would never reach those behind them.
+func (s *session) sweepAgain(settled bool) {
+	if settled {
+		s.sweepNow.Store(true)
+	}
+}
+
 // trimProducers bounds how many producers the ledger remembers, and warns once per session if some are forgotten early.
-func (s *session) trimProducers(warning string) {
+func (s *session) trimProducers(settled bool, warning string) {
 	forgotten, full := s.ledger.TrimProducers()
 	if full {
-		s.sweepNow.Store(true)
+		s.sweepAgain(settled)
 	}
 	if forgotten == 0 {
 		return
@@ -348,10 +358,10 @@ func (s *session) trimProducers(warning string) {
 }
 
 // trimLoose bounds how many loose messages the ledger remembers.
-func (s *session) trimLoose() {
+func (s *session) trimLoose(settled bool) {
 	forgotten, full := s.ledger.TrimLoose()
 	if full {
-		s.sweepNow.Store(true)
+		s.sweepAgain(settled)
 	}
 	if forgotten > 0 && !s.looseFull && s.pool.toFiles() {
 		s.looseFull = true

@@ -70,8 +70,9 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 				due = append(due, batch[i])
 			}
 		}
-		h.trimLoose()
-		h.trimProducers("more producers than a session remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats " +
+		settled := len(due)+len(done.ids) > 0
+		h.trimLoose(settled)
+		h.trimProducers(settled, "more producers than a session remembers: those that have been silent for longest are forgotten early. If a forgotten producer repeats "+
 			"a handled message, it is handled twice; if it publishes a new one, that waits for another sweep over the backlog")
 		if err := h.buryRefused(ctx); err != nil {
 			return err

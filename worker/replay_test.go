@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
@@ -137,6 +138,58 @@ func TestManyProducersAreHandled(t *testing.T) {
 		}
 		if log := r.log.String(); strings.Count(log, "more producers than a session remembers") != 1 || strings.Contains(log, "the file") {
 			t.Errorf("logged:\n%s", log)
+		}
+	})
+}
+
+// TestSpoiledMessagesAtTheFrontOfATypeThatForgets: a file remembers more messages of transactions than it may, and those that it could forget come after
+// more spoiled messages than are fetched at a time. Looking for what it can forget must not keep the walk at the front.
+func TestSpoiledMessagesAtTheFrontOfATypeThatForgets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1)
+		pool := r.start(func(c *Config) { c.UntilEmpty = true })
+		if err := pool.end(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := make([]queue.ID, ledger.MaxLoose+1)
+		records := make([]storage.Record, len(ids))
+		for i := range records {
+			ids[i] = queue.NewID(epoch.Add(time.Minute), uint64(i+1000), 0)
+			records[i] = storage.Record{ID: ids[i][:]}
+		}
+		if err := errors.Join(w.Append(records), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		const batch, spoiled = 10, 100
+		for n := range uint64(spoiled) {
+			r.put(1, n+1)
+			r.spoil(badHeader, n+1)
+		}
+		last := queue.NewID(epoch.Add(time.Hour), 2, 1)
+		r.insert(queue.Message{Type: typ, ID: last})
+		fetches := 0
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op != queuetest.OpFetch {
+				return queuetest.Fault{}
+			}
+			if fetches++; fetches > spoiled { // a walk that never ends takes no time
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(func(c *Config) { c.Batch = batch })
+		time.Sleep(20 * time.Second)
+		p.cancel()
+		<-p.done
+		if n := r.left(); n != spoiled {
+			t.Errorf("after %d fetches of %d messages, %d are pending, want the %d spoiled ones", fetches, batch, n, spoiled)
 		}
 	})
 }
