@@ -191,6 +191,8 @@ var workerRules = []rule{
 		old: `} else if e.at > k.now {`, new: `} else if false {`},
 	{file: "worker/append.go", rule: "the time of a record does not overflow", tests: "TestRecordOfTheFarFuture",
 		old: `return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) *`, new: `return min(id.Time().UnixMilli(), math.MaxInt64) *`},
+	{file: "worker/internal/ledger/replay.go", rule: "the records after a checkpoint may have any number of keys", tests: "TestKeysOfReplayedRecordsAreBounded",
+		old: `l.keys.bound(l.keys.pop)`, new: ``},
 	{file: "worker/internal/ledger/replay.go", rule: "a skipped message does not count as published", tests: "TestSkipEntryNotesNoKey",
 		old: "	if r.Kind == storage.KindSkipped {\n\t\treturn\n\t}", new: ""},
 	{file: "worker/internal/ledger/ledger.go", rule: "a delayed message promoted again by a database that was restored", in: "worker", tests: "TestDelayedMessageThatIsPromotedAgainIsACopy",

@@ -46,9 +46,12 @@ type Forgotten struct{ Skipped, Delayed, Keys bool }
 // TrimHistory bounds the skipped numbers, delayed messages and keys, and drops keys whose window has
 // passed.
 func (l *Ledger) TrimHistory() (early Forgotten) {
-	l.keys.taken = len(l.loose) + len(l.loose)/4
+	l.keys.taken = l.takenByLoose()
 	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
 }
+
+// takenByLoose returns how many keys the loose messages count as.
+func (l *Ledger) takenByLoose() int { return len(l.loose) + len(l.loose)/4 }
 
 // trimSkipped forgets a quarter of the skipped ranges if there are too many: those of the producers
 // that have been silent longest.

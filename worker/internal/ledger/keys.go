@@ -147,11 +147,10 @@ func (k *keys) forget() (early bool) {
 	}
 	// rule: age is measured from the newest message in the file, not from the clock alone, because copies may be in a backlog that is hours old.
 	oldest := k.newest - k.window.Milliseconds() - keySlack.Milliseconds()
-	pop := func(list *[]keyEntry) { // forgets the first entry
+	pop := func(list *[]keyEntry) {
 		e := (*list)[0]
-		*list = (*list)[1:]
 		early = early || e.at >= oldest && k.has(e)
-		k.remove(e)
+		k.pop(list)
 	}
 	for len(k.order) > 0 {
 		if e := k.order[0]; e.at < oldest {
@@ -166,6 +165,12 @@ func (k *keys) forget() (early bool) {
 	for len(k.ahead) > 0 && k.ahead[0].at < oldest {
 		pop(&k.ahead)
 	}
+	k.bound(pop)
+	return early
+}
+
+// bound calls pop for the oldest entries while there are too many.
+func (k *keys) bound(pop func(*[]keyEntry)) {
 	for len(k.order)+len(k.ahead) > 0 && len(k.order)+len(k.ahead)+len(k.seen)+k.taken > k.most { // a key from the future takes two entries in a checkpoint
 		if len(k.order) >= len(k.ahead) {
 			pop(&k.order)
@@ -173,5 +178,11 @@ func (k *keys) forget() (early bool) {
 			pop(&k.ahead)
 		}
 	}
-	return early
+}
+
+// pop forgets the first entry of a list.
+func (k *keys) pop(list *[]keyEntry) {
+	e := (*list)[0]
+	*list = (*list)[1:]
+	k.remove(e)
 }

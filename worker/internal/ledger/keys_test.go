@@ -97,6 +97,33 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
+// The records after a checkpoint may have more keys than a state can hold: a compaction of the file writes its state without TrimHistory.
+func TestKeysOfReplayedRecordsAreBounded(t *testing.T) {
+	l, _ := testLedger()
+	l.keys.window, l.keys.most = time.Hour, 15
+	for i := range uint64(5) {
+		expect(t, l, loose(i+10), Append)
+	}
+	now := epoch.Add(time.Hour).UnixMilli()
+	l.SetClock(now)
+	for n := range uint64(30) {
+		id := message(1, n+1).ID
+		if _, _, err := l.Replay(storage.Record{ID: id[:], Headers: []storage.Header{{Key: queue.KeyHeader, Value: fmt.Sprint(n + 1)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, _ := testLedger()
+	again.SetClock(now)
+	if err := again.Restore(l.State()); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*Ledger{l, again} { // five loose messages count as six keys
+		if n := len(l.keys.at); n != 9 || l.keys.at[hashKey("21")] != 0 || l.keys.at[hashKey("22")] == 0 {
+			t.Errorf("%d keys, want those of the last 9 messages", n)
+		}
+	}
+}
+
 // With the longest possible window, keys never expire.
 func TestKeysAreRememberedForEver(t *testing.T) {
 	k := keys{window: math.MaxInt64, most: 10, now: epoch.UnixMilli()}

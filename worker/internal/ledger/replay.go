@@ -24,6 +24,9 @@ func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error
 	}
 	l.record(id)
 	l.keys.replay(r, id)
+	// rule: the records after a checkpoint may have any number of keys, and the next checkpoint may be written before TrimHistory is called.
+	l.keys.taken = l.takenByLoose()
+	l.keys.bound(l.keys.pop)
 	if delayed, ok := RecordDelayedID(r, id); ok {
 		l.delayed.Record(delayed, l.clock)
 	}
