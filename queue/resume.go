@@ -83,6 +83,17 @@ func (r *Resume) checkAge(now, here time.Time) error {
 	return nil
 }
 
+// rested returns how long ago the messages before the checkpoint were sent. now is the queue's clock, here that of this machine.
+//
+// rule: the shorter time counts. After a clock was set forward, messages under a new producer number could overtake those before the checkpoint.
+func (r *Resume) rested(now, here time.Time) time.Duration {
+	rested := now.Sub(r.From.Time)
+	if !r.From.Sent.IsZero() {
+		rested = min(rested, here.Sub(r.From.Sent))
+	}
+	return max(rested, 0)
+}
+
 // resume refuses messages that do not belong to the stream, or that follow one that was not accepted.
 // For those that are published again, it sets the ID that they had.
 func (p *Publisher) resume(it *item, m *Message) error {
@@ -141,7 +152,19 @@ func (s *stream) begin() {
 	s.p.resumed = true
 	if c := r.From; c.Producer != 0 {
 		s.producer, s.n, s.repeat, s.floor = c.Producer, c.N, c.InFlight, c.Time
-		s.stored = clock.StartAgo(max(s.p.clock.now().Sub(c.Time), 0))
+		s.rest(r.rested(s.p.clock.now(), time.Now().Round(0)))
+	}
+}
+
+// rest makes a stream that continues from a checkpoint take a new producer number if it has rested for long enough. p.mu is held.
+//
+// rule: the messages before the checkpoint may have been stored up to RepeatFor after the time in their IDs. The pause before a new number
+// counts from then.
+func (s *stream) rest(rested time.Duration) {
+	s.stored = clock.StartAgo(rested)
+	rotates := rested+rotationPause >= s.p.opt.IdleRotate // possibly before the first batch is formed
+	if late := s.p.opt.RepeatFor + rotationPause - rested; rotates && late > 0 && s.repeat == 0 {
+		s.notBefore = time.Now().Add(min(late, rotationPause))
 	}
 }
 

@@ -196,6 +196,48 @@ func TestResumeGoesOnBehindTheTimeOfTheCheckpoint(t *testing.T) {
 	})
 }
 
+// A stream that continues after a long time takes a new producer number. Then its messages must not overtake those before the checkpoint, which
+// may have been stored long after the time in their IDs, and not long ago if a clock was set.
+func TestResumeUnderANewNumberOvertakesNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		id, sent, repeatFor, linger time.Duration // how long ago by the queue's clock, and by this machine's
+		keeps                       bool          // the producer number
+		pause                       time.Duration
+	}{
+		"idle":                            {id: 2 * time.Hour, sent: 2 * time.Hour},
+		"a minute ago":                    {id: time.Minute, sent: time.Minute, keeps: true},
+		"stored a moment ago":             {id: 2 * time.Hour, sent: 2 * time.Hour, repeatFor: 3 * time.Hour, pause: 45 * time.Second},
+		"stored a moment ago, sent later": {id: time.Hour - 10*time.Second, sent: time.Hour, linger: 20 * time.Second, repeatFor: 3 * time.Hour, pause: 45 * time.Second},
+		"stored half a minute ago":        {id: 2 * time.Hour, sent: 2 * time.Hour, repeatFor: 2*time.Hour - 30*time.Second, pause: 15 * time.Second},
+		"the queue's clock has jumped":    {id: 2 * time.Hour, sent: time.Second, keeps: true},
+		"this machine's clock has jumped": {id: time.Second, sent: 2 * time.Hour, keeps: true},
+		"this machine's clock is behind":  {id: 2 * time.Hour, sent: -time.Hour, keeps: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				now := time.UnixMilli(time.Now().UnixMilli())
+				from := queue.Checkpoint{Producer: 42, N: 10, Time: now.Add(-tc.id), Sent: now.Add(-tc.sent)}
+				p, err := queue.NewPublisher(t.Context(), queuetest.NewMemory(), queue.PublisherOptions{RepeatFor: tc.repeatFor, Linger: tc.linger,
+					Resume: &queue.Resume{Type: "orders", From: from, Save: func(queue.Checkpoint) error { return nil }}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				id, err := p.Publish(t.Context(), "orders", nil, nil)
+				if took := time.Since(began); err != nil || took < tc.pause || took > tc.pause+time.Second {
+					t.Errorf("%v after %v, want a pause of %v", err, took, tc.pause)
+				}
+				if keeps := id.Producer() == 42; keeps != tc.keeps || keeps != (id.N() == 11) {
+					t.Errorf("message %d of producer %d", id.N(), id.Producer())
+				}
+				if err := p.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestResumeTakesNothingBehindALostMessage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from  queue.Checkpoint
