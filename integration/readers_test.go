@@ -32,7 +32,7 @@ func peakProcess(file string) int {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Run()
 	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB
-	os.WriteFile(file, strconv.AppendInt(nil, peak<<10, 10), 0o600)
+	os.WriteFile(file, strconv.AppendInt(nil, int64(peak)<<10, 10), 0o600)
 	return cmd.ProcessState.ExitCode()
 }
 

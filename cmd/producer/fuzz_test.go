@@ -56,7 +56,7 @@ func FuzzJournal(f *testing.F) {
 		func(s *journalState) { s.Line = -1 },
 		func(s *journalState) { s.Version = 2 },
 		func(s *journalState) { s.Type = "other" },
-		func(s *journalState) { s.Producer, s.N, s.InFlight = "xyz", 1<<63, 1<<40 },
+		func(s *journalState) { s.Producer, s.N, s.InFlight = "xyz", 1<<63, 1<<30 },
 	} {
 		seed(change)
 	}

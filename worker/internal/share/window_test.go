@@ -29,7 +29,7 @@ func (l *roll) Members(_ context.Context, after string, most int) (members []que
 func newRoll(n int) *roll {
 	l := &roll{}
 	for i := range n {
-		id := fmt.Sprintf("%012x", (i+1)<<36)
+		id := fmt.Sprintf("%012x", uint64(i+1)<<36)
 		l.members = append(l.members, queue.Member{Instance: id, Types: []string{"*"}, Held: []string{"type-" + id}})
 	}
 	return l
