@@ -108,7 +108,7 @@ var workerRules = []rule{
 	{file: "worker/deadletter.go", rule: "a message that may have to wait for an operator takes no memory from others", tests: "TestLettersThatCannotBeStoredHoldNoMemory",
 		old: "		s.giveMemory() // rule", new: "		// rule"},
 	{file: "worker/append.go", rule: "after a batch of messages that only wait, the walk goes on", tests: "TestSpoiledMessagesAtTheFrontOfATypeThatForgets",
-		old: `if settled {`, new: `{`},
+		old: `if settled {`, new: `{`, long: true},
 	{file: "worker/append.go", rule: "an idle session keeps nothing of its last batch", tests: "TestIdleSessionKeepsNoMessages",
 		old: `defer func() { clear(records) }()`, new: ``},
 	{file: "worker/handle.go", rule: "an idle session keeps nothing of its last batch", tests: "TestIdleSessionKeepsNoMessages",
