@@ -96,7 +96,7 @@ func TestEncryptedBucket(t *testing.T) {
 	}
 }
 
-// Given a full store, a worker says so in one line at each attempt, with the store and the remedy, and continues when there is room; one that starts meanwhile
+// Given a full store, a worker says so in one line at growing intervals, with the store and the remedy, and continues when there is room; one that starts meanwhile
 // waits, and --until-empty ends with one error.
 func TestFullStore(t *testing.T) {
 	t.Run("s3", func(t *testing.T) {

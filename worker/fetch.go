@@ -72,7 +72,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 		}
 		msgs, memory, err := f.fetch(ctx, asking)
 		switch {
-		case f.outage.note(asking, &f.log, err, "fetch"):
+		case f.pool.outages.note(asking, &f.outage, &f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}

@@ -124,7 +124,7 @@ func (s *session) awaitSuccessor(ctx context.Context) {
 // poolView implements share.View: the pool as its rebalancer sees it.
 type poolView struct {
 	*replica
-	outages map[string]*outage // by the operation that fails; owned by the rebalancer's goroutine
+	failed map[string]*outage // by operation; owned by the rebalancer's goroutine
 }
 
 func (v poolView) Stopping() <-chan struct{}   { return v.stopping.Done() }
@@ -134,14 +134,14 @@ func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Cont
 	return v.parting(ctx, most)
 }
 
-// Report keeps one outage per operation, so that a failure is logged when it begins and when it ends.
+// Report keeps one outage per operation: see outages.
 func (v poolView) Report(ctx context.Context, what string, err error) (failed bool) {
-	o := v.outages[what]
+	o := v.failed[what]
 	if o == nil {
 		o = &outage{}
-		v.outages[what] = o
+		v.failed[what] = o
 	}
-	return o.note(ctx, &v.log, err, what)
+	return v.outages.note(ctx, o, &v.log, err, what)
 }
 
 // newRebalancer connects a pool with package share, which reads and writes the list of replicas

@@ -213,7 +213,7 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		looked()
 		// A busy server is queried less often, and by all pools together no more often than by ten.
 		pause := min(max(listenEvery, l.pool.rebalancer.Spread(listenShare*l.took)), listenMost)
-		if l.outage.note(ctx, &l.pool.log, err, "read which types have new messages") {
+		if l.pool.outages.note(ctx, &l.outage, &l.pool.log, err, "read which types have new messages") {
 			pause = retry.Next()
 		} else {
 			retry.Reset()

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/fencepost/fencepost/lock"
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -76,9 +77,17 @@ func (s *session) begin(ctx context.Context, slot *openingSlot) (open bool, err 
 	}
 	s.log = s.pool.log.With().Str("type", s.typ).Int64("epoch", s.lease.Token()).Logger()
 	s.count(func(st *Stats) { st.Sessions++ })
-	s.sink.describe(s.log.Info()).Int("producers", s.ledger.Producers()).Msg("holding the type")
+	s.sink.describe(s.log.WithLevel(s.level())).Int("producers", s.ledger.Producers()).Msg("holding the type")
 	s.emit(Event{Kind: Acquired})
 	return true, nil
+}
+
+// level is the level of the lines about the begin and the end of a session. A session that retries after a failed one is not news.
+func (s *session) level() zerolog.Level {
+	if s.pool.book.troubled(s.typ) {
+		return zerolog.DebugLevel
+	}
+	return zerolog.InfoLevel
 }
 
 // finish closes the file after the pipeline has ended with err. It returns err or, if err is nil, its own error.
@@ -97,7 +106,7 @@ func (s *session) finish(pool context.Context, err error) error {
 		outcome = "stopped serving the type after an error" // which goesOn logs, or Run returns
 		s.emit(Event{Kind: Lost, Err: err})
 	}
-	s.sink.describe(s.log.Info()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
+	s.sink.describe(s.log.WithLevel(s.level())).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
 		Uint64("gaps", s.gaps).Msg(outcome)
 	if err == nil && s.asked() {
 		s.log.Info().Str("reason", s.lease.RequestReason()).Msg("another replica had asked for the type")

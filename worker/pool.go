@@ -219,7 +219,7 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 		p.book.noteAnswer(ctx, "", err)
 		took := time.Since(began)
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
-		if outage.note(ctx, &p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
+		if p.outages.note(ctx, &outage, &p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
 		fresh := slices.DeleteFunc(known, func(t string) bool { return !p.matches(t) || p.isServed(t) })
@@ -362,6 +362,9 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 	if !drained {
 		p.book.setUnfit(typ, nil) // the type is no longer held here
 	}
+	if drained && err == nil {
+		p.noteNothing(typ)
+	}
 	switch {
 	case drained && p.cfg.UntilEmpty && err == nil:
 		return false
@@ -384,7 +387,7 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
 	case fatal(err):
 		p.book.setRefused(typ, err)
-		log.Error().Err(err).Msg("type cannot be served")
+		p.tellTrouble(typ, err.Error(), err, "type cannot be served")
 		if p.cfg.UntilEmpty {
 			return false
 		}
@@ -398,9 +401,9 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		return false
 	case errors.Is(err, storage.ErrNoSpace):
 		p.book.setRefused(typ, nil) // any earlier problem with the file is gone
-		log.Error().Err(err).Msg("session failed; the type continues when there is room")
+		p.tellTrouble(typ, "no room", err, "session failed; the type continues when there is room")
 	default:
-		log.Error().Err(err).Msg("session failed; retrying")
+		p.tellTrouble(typ, err.Error(), err, "session failed; retrying")
 	}
 	return p.pause(ctx, retry.Next())
 }

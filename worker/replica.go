@@ -47,6 +47,7 @@ type replica struct {
 	fs            storage.FS // of dest, shared by all sessions
 	strays        strays
 	subscriptions subscriptions
+	outages       outages
 }
 
 // toFiles reports whether the messages go to files, not to the handler.
@@ -113,7 +114,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 
 // observe records that a session makes progress, and calls Config.Observe.
 func (p *replica) observe(o Observation) {
-	p.book.progress(o)
+	p.overcome(o.Type, p.book.progress(o), "the type works again")
 	if f := p.cfg.Observe; f != nil {
 		f(o)
 	}

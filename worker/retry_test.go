@@ -3,11 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/rs/zerolog"
 )
@@ -68,6 +71,7 @@ func TestOutageIsNotedOnce(t *testing.T) {
 	ended, cancel := context.WithCancelCause(live)
 	lost := errors.New("lock lost")
 	cancel(lost)
+	var all outages
 	var o outage
 	for _, step := range []struct {
 		ctx  context.Context
@@ -85,13 +89,127 @@ func TestOutageIsNotedOnce(t *testing.T) {
 		{ended, context.Canceled, ""},
 	} {
 		before := log.String()
-		if failed := o.note(step.ctx, &lines, step.err, "fetch"); failed != (step.err != nil) {
+		if failed := all.note(step.ctx, &o, &lines, step.err, "fetch"); failed != (step.err != nil) {
 			t.Errorf("%v: an error %v", step.err, failed)
 		}
 		if said := strings.TrimPrefix(log.String(), before); !strings.Contains(said, step.says) || step.says == "" && said != "" {
 			t.Errorf("%v: logged %q, want %q", step.err, said, step.says)
 		}
 	}
+}
+
+// Each retry on a full disk is a session, which opens the file and fails. The log has one error, then at most one at growing intervals, and
+// one line when the type works again.
+func TestFullDiskIsLoggedAtGrowingIntervals(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(func(c *Config) { info := c.Logger.Level(zerolog.InfoLevel); c.Logger = &info })
+		r.publish(typ, 10)
+		time.Sleep(time.Minute)
+		r.disk.SetFree(64 << 10) // the fence of each session fits, a batch does not
+		before := r.log.String()
+		r.publishWith(typ, 5000, func(i int) string { return fmt.Sprintf("%d %02000d", i, 0) })
+		time.Sleep(time.Hour)
+		said := strings.TrimPrefix(r.log.String(), before)
+		if n := strings.Count(said, "the type continues when there is room"); n < 5 || n > 10 { // after 0, 10, 30, 70 s and so on
+			t.Errorf("%d errors in an hour", n)
+		}
+		for line := range strings.Lines(said) {
+			if strings.Contains(line, "no room") && !strings.Contains(line, "free some space on that volume") {
+				t.Errorf("no remedy: %s", line)
+			}
+		}
+		if n := strings.Count(said, "\n") - strings.Count(said, `"level":"error"`); n > 1 { // the session that was open has ended
+			t.Errorf("%d other lines: %s", n, said)
+		}
+		before = r.log.String()
+		r.disk.SetFree(1 << 30)
+		time.Sleep(time.Minute)
+		if said := strings.TrimPrefix(r.log.String(), before); strings.Count(said, "\n") != 1 || !strings.Contains(said, "the type works again") {
+			t.Errorf("once there is room: %s", said)
+		}
+		p.stop()
+		r.complete(typ)
+	})
+}
+
+// While nothing works, the log has one warning, whatever fails, and one line when something works again. An operation that fails while others
+// work has a warning of its own.
+func TestOutageOfEverythingIsNotedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log syncLog
+		lines := zerolog.New(&log)
+		var all outages
+		ops := map[string]*outage{"fetch": {}, "look": {}, "promote": {}}
+		away := errors.New("no route")
+		for i, step := range []struct {
+			op   string
+			err  error
+			says string
+		}{
+			{"fetch", nil, ""},
+			{"fetch", away, "cannot fetch"},
+			{"look", away, ""},
+			{"promote", away, ""},
+			{"look", away, ""},
+			{"look", nil, "can look again"},
+			{"fetch", away, ""},   // sent before
+			{"promote", away, ""}, // sent before
+			{"fetch", nil, ""},
+			{"look", nil, ""},
+			{"promote", away, "cannot promote"},
+			{"look", away, ""}, // perhaps the same cause: nothing has worked since
+			{"fetch", nil, ""},
+			{"promote", away, ""},
+			{"look", away, ""},
+			{"look", away, "cannot look"},
+			{"look", nil, "can look again"},
+			{"fetch", nil, ""},
+			{"promote", nil, "can promote again"},
+		} {
+			time.Sleep(time.Second)
+			before := log.String()
+			if failed := all.note(t.Context(), ops[step.op], &lines, step.err, step.op); failed != (step.err != nil) {
+				t.Errorf("step %d: failed: %v", i, failed)
+			}
+			if said := strings.TrimPrefix(log.String(), before); !strings.Contains(said, step.says) || step.says == "" && said != "" {
+				t.Errorf("step %d, %s, %v: logged %q, want %q", i, step.op, step.err, said, step.says)
+			}
+		}
+	})
+}
+
+func TestOutageOfTheServerIsOneWarning(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := []string{"a", "b", "c", "d"}
+		r.start(func(c *Config) { c.Types = append([]string{"other-*"}, types...) })
+		publish := func() {
+			for _, typ := range types {
+				r.publish(typ, 1)
+			}
+		}
+		publish()
+		time.Sleep(time.Second)
+		before := r.log.String()
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{Kind: queuetest.Unreachable} })
+		r.locks.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{Refuse: true} })
+		time.Sleep(time.Minute)
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+		r.locks.Inject(nil)
+		time.Sleep(time.Minute)
+		publish()
+		time.Sleep(time.Minute)
+		said := strings.TrimPrefix(r.log.String(), before)
+		if n := strings.Count(said, "retrying until it succeeds"); n != 1 {
+			t.Errorf("%d warnings", n)
+		}
+		if n := strings.Count(said, " again"); n != 1 {
+			t.Errorf("%d operations work again", n)
+		}
+		if n := strings.Count(said, "lock lost"); n > len(types) {
+			t.Errorf("%d locks were lost", n)
+		}
+		t.Log(said)
+	})
 }
 
 // Nor does it make the server count as unreachable.

@@ -55,7 +55,7 @@ func (p *replica) promoteDue(ctx context.Context) {
 	var outage outage
 	for looks := 0; ctx.Err() == nil && looks < maxDueLooks; {
 		done, err := p.promote(ctx)
-		failed := outage.note(ctx, &p.log, err, "promote delayed messages that are due")
+		failed := p.outages.note(ctx, &outage, &p.log, err, "promote delayed messages that are due")
 		switch {
 		case failed && fatal(err):
 			return
@@ -91,7 +91,7 @@ func (p *replica) schedule(ctx context.Context) {
 			return
 		}
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
-		outage.note(ctx, &p.log, err, "promote delayed messages")
+		p.outages.note(ctx, &outage, &p.log, err, "promote delayed messages")
 		pause := min(p.rebalancer.Spread(poll.Next()), scheduleMost)
 		if wait > 0 {
 			pause = min(pause, wait)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -56,7 +57,20 @@ type Status struct {
 	Running  bool         // Run was called and has not returned
 	Stopping bool         // Stop was called
 	Types    []TypeStatus // the types that this pool serves, sorted by name
-	Outage   error        // why the server is unreachable or failing; nil while it answers
+	Outage   error        // why the server is unreachable or failing; nil while it answers. A string in JSON
+}
+
+// MarshalJSON encodes Outage as its text, or null: encoding/json would lose what an error says.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type fields Status // without this method
+	j := struct {
+		fields
+		Outage *string
+	}{fields: fields(s)}
+	if s.Outage != nil {
+		j.Outage = new(s.Outage.Error())
+	}
+	return json.Marshal(j)
 }
 
 // Stats counts what a Pool has done since it was created.
@@ -105,6 +119,7 @@ type typeRecord struct {
 	unfits   *unfit      // the messages and keys that cannot be appended
 	unfit    *UnfitError // the overdue ones among them; nil: none
 	failing  bool        // an operation or message of the type fails and is retried
+	trouble  *trouble    // of the sessions that failed one after another; nil: the last one worked
 	handling bool        // the Handler is running
 	beat     time.Time   // when a step of the session last ended
 	wanted   time.Time   // since when the pool wants the lock; zero: it does not
@@ -239,7 +254,7 @@ func (b *book) notePaused(typ string, paused bool) {
 	b.note(typ, func(r *typeRecord) {
 		switch {
 		case paused:
-			r.failing, r.unfit = false, nil
+			r.failing, r.unfit, r.trouble = false, nil, nil
 			r.enter(Paused)
 		case r.State == Paused:
 			r.enter(Waiting)
@@ -319,12 +334,14 @@ func (b *book) noteEnd(typ string, err error) {
 }
 
 // noteNothing records that this pool has nothing to do about a type, because the type has no messages or
-// another replica serves it: a failed operation is no longer retried.
-func (b *book) noteNothing(typ string) {
+// another replica serves it: a failed operation is no longer retried. It returns the trouble that is over, if any.
+func (b *book) noteNothing(typ string) (over *trouble) {
 	b.note(typ, func(r *typeRecord) {
+		over, r.trouble = r.trouble, nil
 		r.failing = false
 		delete(b.refused, typ)
 	})
+	return over
 }
 
 // noteEvent updates the status of a type from an event.
@@ -360,16 +377,18 @@ func (b *book) handling(typ string, yes bool) {
 	b.record(typ).handling = yes
 }
 
-// progress records that a step of a session has ended.
-func (b *book) progress(o Observation) {
+// progress records that a step of a session has ended. It returns the trouble that is over, if any.
+func (b *book) progress(o Observation) (over *trouble) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.record(o.Type)
 	r.beat = time.Now()
 	if o.Step == StepAck && o.Err == nil && o.Messages > 0 {
+		over, r.trouble = r.trouble, nil
 		r.failing = false // an acknowledgement shows that messages get through
 		b.restate(o.Type)
 	}
+	return over
 }
 
 // countType updates the counters of a type and of the pool.

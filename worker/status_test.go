@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -305,6 +306,32 @@ func TestWhatIsRetriedIsNotStuck(t *testing.T) {
 		r.calls(queuetest.None)
 		p.stop()
 	})
+}
+
+func TestStatusInJSON(t *testing.T) {
+	s := Status{Instance: "a", Running: true, Types: []TypeStatus{{Type: typ, State: Held, Stats: Stats{Appended: 3}}}}
+	for _, outage := range []error{nil, errors.New("no route")} {
+		s.Outage = outage
+		b, err := json.Marshal(s)
+		var got struct {
+			Instance string
+			Running  bool
+			Types    []struct {
+				State    State
+				Appended int
+			}
+			Outage *string
+		}
+		if err == nil {
+			err = json.Unmarshal(b, &got)
+		}
+		if err != nil || got.Instance != "a" || !got.Running || len(got.Types) != 1 || got.Types[0].State != Held || got.Types[0].Appended != 3 {
+			t.Errorf("%s, %v", b, err)
+		}
+		if (got.Outage == nil) != (outage == nil) || outage != nil && *got.Outage != outage.Error() {
+			t.Errorf("outage %v: %s", outage, b)
+		}
+	}
 }
 
 func TestStatusTellsOfAnOutage(t *testing.T) {

@@ -63,7 +63,7 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 	if err == nil && d.Pending == 0 {
 		p.book.wantsNoMore(w.typ)
 		if err = w.lookAtForeign(ctx, d.Foreign); err == nil {
-			p.book.noteNothing(w.typ)
+			p.noteNothing(w.typ)
 		}
 	}
 	switch {
@@ -71,7 +71,7 @@ func (w *watch) look(ctx context.Context, paused bool) (t share.Turn, over bool,
 		return share.TurnNone, true, nil
 	case fatal(err):
 		return share.TurnNone, true, err
-	case w.outage.note(ctx, w.log(), err, "look for messages"):
+	case p.outages.note(ctx, &w.outage, w.log(), err, "look for messages"):
 		w.pause(ctx, w.poll.Next())
 		w.news = true
 	case d.Pending > 0 && paused:
@@ -101,7 +101,7 @@ func (w *watch) depth(ctx context.Context) (d queue.Depth, waited bool, err erro
 		if free {
 			w.news = p.rebalancer.Pause(ctx, w.typ, p.rebalancer.Stretch())
 		} else {
-			p.book.noteNothing(w.typ)
+			p.noteNothing(w.typ)
 			p.awaitNews(ctx, w.typ)
 			w.news = true
 		}

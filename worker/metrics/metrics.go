@@ -49,6 +49,7 @@ import (
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/internal/volume"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -145,16 +146,27 @@ func (m *Metrics) Close() {
 	}
 }
 
+// Backlog is the recent backlog of a type.
+type Backlog struct {
+	queue.Depth
+	Age time.Duration // of the oldest pending message at the time of the query; 0 when there is none
+	At  time.Time     // time of the query
+}
+
 // Backlog returns the backlog of types as a scrape sees it; types whose backlog is unknown are absent.
 // Like a scrape it queries at most 500 types.
-func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlog.Sample {
+func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]Backlog {
 	m.mu.RLock()
 	depths := m.depths
 	m.mu.RUnlock()
 	if depths == nil {
 		return nil
 	}
-	return depths.Samples(ctx, types)
+	known := map[string]Backlog{}
+	for typ, sample := range depths.Samples(ctx, types) {
+		known[typ] = Backlog(sample)
+	}
+	return known
 }
 
 // Observe is for worker.Config.Observe. It allocates only for the first observation of a step of a
