@@ -731,6 +731,36 @@ func (d denying) Acquire(context.Context, string, lock.Hold, lock.Version) (int6
 	return 0, false, d.err
 }
 
+// A refusal ends RaiseToken at once, while the lease is still held.
+func TestRefusedRaiseIsNotRepeated(t *testing.T) {
+	virtually(t, func(w *world) {
+		denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
+		w.wrap = func(s lock.Store) lock.Store { return denyingConfirm{s, denied} }
+		le := w.acquire(w.locker(lock.Options{}))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		_, err := le.RaiseToken(ctx, raiseTo)
+		if !errors.Is(err, denied) || w.now() != 0 || le.Check(0) != nil {
+			t.Errorf("after %v: %v", w.now(), err)
+		}
+	})
+}
+
+const raiseTo = 1 << 60
+
+// denyingConfirm refuses to raise a token above raiseTo.
+type denyingConfirm struct {
+	lock.Store
+	err error
+}
+
+func (d denyingConfirm) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
+	if floor == raiseTo {
+		return 0, false, d.err
+	}
+	return d.Store.Confirm(ctx, name, h, floor, v) // the lock is being acquired
+}
+
 // A server that refuses has answered: the error is not ErrUnavailable.
 func TestARefusedRelease(t *testing.T) {
 	virtually(t, func(w *world) {

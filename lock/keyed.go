@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 )
@@ -12,6 +13,8 @@ import (
 //
 // It excludes only the goroutines of this process, and is not re-entrant. Across processes use a
 // [Locker].
+//
+// A key that does not equal itself (NaN, or a struct with a NaN) could not exclude anything, and is refused.
 type Keyed[K comparable] struct {
 	mu     sync.Mutex
 	locked map[K][]chan struct{} // the locked keys, each with its waiters in order; a closed channel grants the key
@@ -34,8 +37,12 @@ func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
 }
 
 // Lock waits until key is free or ctx ends, and returns the function that unlocks it, which may be
-// called more than once and from any goroutine. The error wraps ctx's error and its cause; then nothing is locked.
+// called more than once and from any goroutine. The error wraps ctx's error and its cause, or is an
+// [*InvalidError] for a key that does not equal itself; then nothing is locked.
 func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
+	if key != key {
+		return nil, &InvalidError{What: "key", Value: fmt.Sprint(key), Problem: "it does not equal itself, so it cannot exclude anything; use a key without NaN"}
+	}
 	if ctx.Err() != nil {
 		return nil, endOf(ctx)
 	}
@@ -52,11 +59,11 @@ func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	}
 }
 
-// TryLock locks key if it is free; ok reports whether it did.
+// TryLock locks key if it is free; ok reports whether it did. It never locks a key that does not equal itself.
 func (k *Keyed[K]) TryLock(key K) (unlock func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, locked := k.locked[key]; locked {
+	if _, locked := k.locked[key]; locked || key != key {
 		return nil, false
 	}
 	k.lock(key)

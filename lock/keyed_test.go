@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -227,6 +229,29 @@ func TestKeyedDo(t *testing.T) {
 	cancel(failed)
 	if err := k.Do(ended, "a", func() error { t.Error("fn was called"); return nil }); !errors.Is(err, failed) || !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: got %v", err)
+	}
+}
+
+// A map never finds a NaN again: such a key would exclude nothing, and stay.
+func TestKeyedRefusesNaN(t *testing.T) {
+	var floats lock.Keyed[float64]
+	var structs lock.Keyed[struct{ x float64 }]
+	var any lock.Keyed[any]
+	nan := math.NaN()
+	for name, lockIt := range map[string]func() (func(), error){
+		"float":  func() (func(), error) { return floats.Lock(t.Context(), nan) },
+		"struct": func() (func(), error) { return structs.Lock(t.Context(), struct{ x float64 }{nan}) },
+		"any":    func() (func(), error) { return any.Lock(t.Context(), nan) },
+	} {
+		if _, err := lockIt(); !errors.Is(err, lock.ErrInvalid) || !strings.Contains(err.Error(), "use a key without NaN") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := floats.Do(t.Context(), nan, func() error { t.Error("fn was called"); return nil }); !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("Do: %v", err)
+	}
+	if _, ok := floats.TryLock(nan); ok || floats.Len() != 0 {
+		t.Errorf("TryLock: %v, and %d keys are in use", ok, floats.Len())
 	}
 }
 

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -168,7 +169,8 @@ func (le *Lease) Check(need time.Duration) error {
 // resource has seen a higher token than [Lease.Token]: then the lock's record was deleted, restored
 // from a backup, or lost by its server. RaiseToken retries until the store answers, ctx ends or the
 // lease ends. After an error the token may or may not be raised; calling again is safe. The error wraps ctx's
-// error, or is that of [Lease.Check], [ErrClosed], or an [*InvalidError] for a floor that cannot be a token.
+// error, or [ErrPermanent] if the store refuses, or is that of [Lease.Check], [ErrClosed], or an [*InvalidError]
+// for a floor that cannot be a token.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
 		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no resource can have seen such a " +
@@ -196,6 +198,8 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 			return 0, le.Check(0)
 		case le.ctx.Err() != nil:
 			return 0, le.Check(0) // not err, which may only be the end of our own wait
+		case errors.Is(err, ErrPermanent):
+			return 0, fmt.Errorf("raise the token of lock %q above %d: %w", le.name, floor, err)
 		}
 		if ctx.Err() != nil || !pause(ctx.Done(), retry.Next()) {
 			return 0, fmt.Errorf("raise the token of lock %q above %d: %w (last answer of the lock store: %w)", le.name,
