@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
@@ -129,11 +131,52 @@ func TestDamagedLock(t *testing.T) {
 	}
 }
 
+// TestLocksOfAnotherCollection: programs of users may keep their locks in a collection of their own.
+func TestLocksOfAnotherCollection(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	store, err := mongolock.New(t.Context(), db, mongolock.Options{Collection: "jobs"})
+	must(t, err)
+	locker, err := lock.New(store, lock.Options{})
+	must(t, err)
+	defer locker.Close(context.WithoutCancel(t.Context()))
+	lease, err := locker.Acquire(t.Context(), "report", lock.WithWhy("nightly"))
+	must(t, err)
+	locks := func(collection string, args ...string) result {
+		t.Helper()
+		return run(t, nil, "fencepost", append([]string{"locks", args[0], "--url", uri, "--collection", collection}, args[1:]...)...)
+	}
+	if r := locks("jobs", "ls"); r.code != 0 || !strings.Contains(r.stdout, "report") || !strings.Contains(r.stdout, "nightly") {
+		t.Errorf("locks ls: %v", r)
+	}
+	if r := locks("jobs", "show", "report"); r.code != 0 || !strings.Contains(r.stdout, "nightly") {
+		t.Errorf("locks show: %v", r)
+	}
+	refused(t, locks("locks", "show", "report"), nothing)
+	if r := locks("jobs", "release", "--request", "--why", "INC-1", "report"); r.code != 0 {
+		t.Errorf("locks release: %v", r)
+	}
+	eventually(t, time.Minute, "the holder is asked", func() bool {
+		select {
+		case <-lease.ReleaseRequested():
+			return true
+		default:
+			return false
+		}
+	})
+	refused(t, locks("jbos", "ls"), nothing, "there is no collection jbos in the database "+db.Name(), "--collection")
+	names, err := db.ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: "jbos"}})
+	must(t, err)
+	if len(names) > 0 {
+		t.Error("the collection was created")
+	}
+}
+
 func TestBadLockCommands(t *testing.T) {
 	b := embedded(t)
 	drainable(t, b, 1)
 	args := func(more ...string) []string { return append([]string{"locks", more[0], "--url", b.url}, more[1:]...) }
 	refused(t, run(t, nil, "fencepost", args("show")...), usage, "name one lock")
+	refused(t, run(t, nil, "fencepost", args("ls", "--collection", "jobs")...), usage, "--collection jobs: the embedded database has one table of locks")
 	refused(t, run(t, nil, "fencepost", args("watch", "--interval", "1ms")...), usage, "--interval")
 	refused(t, run(t, nil, "fencepost", args("release", "t")...), usage, "--request", "--force")
 	refused(t, run(t, nil, "fencepost", args("release", "--force", "t")...), usage, "--why")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/race"
@@ -207,7 +208,7 @@ func TestLargeBatchComesInPieces(t *testing.T) {
 				switch {
 				case cut == 0 && (err != io.EOF || read != len(recs) || pieces < 2):
 					t.Errorf("read %d of %d records in %d pieces, %v", read, len(recs), pieces, err)
-				case cut == 1 && (read > 0 || !errors.Is(err, storage.ErrIntegrity)):
+				case cut == 1 && (read > 0 || !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "find out which program wrote these bytes")): // not the disk: the checksum is right
 					t.Errorf("read %d records of a batch that does not decode, %v", read, err)
 				}
 			}

@@ -167,6 +167,9 @@ func (w *Writer) mkdirs(dir string) error {
 		err = w.fs.Mkdir(dir)
 	}
 	if errors.Is(err, fs.ErrExist) {
+		if _, err := w.fs.Type(dir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: %s is a symbolic link to a directory that does not exist; mount or create that one, or name another (%w)", ErrRefused, dir, err)
+		}
 		return nil
 	}
 	return ioError("create directory", dir, err)

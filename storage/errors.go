@@ -365,6 +365,8 @@ type CorruptError struct {
 	LostFirst, LostNext uint64
 	Reason              string
 	Pieces              string // names of the pieces with these bytes, if the file is InPieces
+
+	asWritten bool // the bytes are those that were written
 }
 
 func (e *CorruptError) Error() string {
@@ -373,7 +375,9 @@ func (e *CorruptError) Error() string {
 		lost = fmt.Sprintf(", records %d to %d are not readable", e.LostFirst, e.LostNext-1)
 	}
 	remedy := "take a copy, check the disk, restore these bytes from a copy or a replica"
-	if e.Pieces != "" {
+	if e.asWritten {
+		remedy = "take a copy, find out which program wrote these bytes, restore the right ones from a copy or a replica"
+	} else if e.Pieces != "" {
 		remedy = "they are in " + e.Pieces + "; take a copy, find out what changed the store, restore the right bytes from a backup"
 	}
 	return fmt.Sprintf("%s: corruption in bytes %d to %d: %s%s; %s", e.Path, e.Offset, e.End, e.Reason, lost, remedy)

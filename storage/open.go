@@ -291,5 +291,5 @@ func (w *Writer) checkPlace() error {
 // undecodable returns the error for a record with a good checksum but a malformed body: a bug in the writer, or a forgery.
 func undecodable(path string, h *recHeader) error {
 	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
-		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}
+		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode", asWritten: true}
 }

@@ -642,3 +642,27 @@ func TestEqualEpochIsRefused(t *testing.T) {
 	_, err := storage.Open(context.Background(), "/d", "orders", 5, storage.Options{FS: mem})
 	checkError(t, err, new(*storage.EpochError), storage.ErrFenced, "above 5")
 }
+
+// The directory of the files may be a symbolic link, to a directory that exists.
+func TestOpenInADanglingLink(t *testing.T) {
+	at := t.TempDir()
+	for dir, target := range map[string]string{filepath.Join(at, "dangling"): filepath.Join(at, "gone"), filepath.Join(at, "good"): t.TempDir()} {
+		if err := os.Symlink(target, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"dangling", filepath.Join("dangling", "below")} {
+		dir = filepath.Join(at, dir)
+		_, err := storage.Open(t.Context(), dir, "orders", 1, storage.Options{})
+		if !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), filepath.Join(at, "dangling")+" is a symbolic link to a directory that does not exist; mount or create that one") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	w, err := storage.Open(t.Context(), filepath.Join(at, "good"), "orders", 1, storage.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/s3test"
@@ -194,6 +197,32 @@ func (s *saying) Write(b []byte) (int, error) {
 		s.once.Do(func() { close(s.said) })
 	}
 	return len(b), nil
+}
+
+// So does one that cannot even open its store.
+func TestCommandsSayWhichStoreTheyOpen(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	errs := &saying{text: "waiting for a usable server at mongodb://", said: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-errs.said:
+		case <-time.After(time.Minute):
+		}
+		cancel()
+	}()
+	cmd := root()
+	cmd.SetArgs([]string{"cat", "orders", "--store", "mongodb://" + l.Addr().String() + "/db?serverSelectionTimeoutMS=60000"})
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(errs)
+	if got := cli.Run(ctx, cmd); got == cli.ExitOK || strings.Count(errs.String(), "waiting for") != 1 || !strings.Contains(errs.String(), ", for up to 10s: no answer yet\n") {
+		t.Errorf("exit code %d: %s", got, errs)
+	}
 }
 
 // A command whose store does not answer says so, once, long before it gives up.

@@ -290,31 +290,31 @@ func (d *doctor) examineDirectory(dir string) bool {
 		}
 		f.Close()
 		os.Remove(f.Name())
-		d.examineRoom(dir)
+		d.examineRoom("directory", dir, dir+" is writable, on a trusted file system")
 	}
 	return true
 }
 
-// examineRoom checks how much room the volume of dir has. dir is writable, on a trusted file system.
-func (d *doctor) examineRoom(dir string) {
+// examineRoom checks how much room the volume of dir has. good says what is right about dir otherwise.
+func (d *doctor) examineRoom(what, dir, good string) {
 	room, err := volume.Of(dir)
 	if errors.Is(err, errors.ErrUnsupported) {
-		d.good("directory", "%s is writable, on a trusted file system", dir)
+		d.good(what, "%s", good)
 		return
 	}
 	if err != nil {
-		d.bad(cli.ExitFailed, "directory", "%v", err)
+		d.bad(cli.ExitFailed, what, "%v", err)
 		return
 	}
 	left := fmt.Sprintf("%s of %s free", humanize.IBytes(uint64(room.Free)), humanize.IBytes(uint64(room.Size)))
 	const remedy = "free space or enlarge the volume; fencepost keep removes old files"
 	switch {
 	case room.Free < leastRoom:
-		d.bad(cli.ExitFailed, "directory", "%s is on a full volume, %s: every type waits; %s", dir, left, remedy)
+		d.bad(cli.ExitFailed, what, "%s is on a full volume, %s: every type waits; %s", dir, left, remedy)
 	case room.Low():
-		d.warn("directory", "%s is on a volume that fills up, %s: when it is full, every type waits; %s", dir, left, remedy)
+		d.warn(what, "%s is on a volume that fills up, %s: when it is full, every type waits; %s", dir, left, remedy)
 	default:
-		d.good("directory", "%s is writable, on a trusted file system, %s", dir, left)
+		d.good(what, "%s, %s", good, left)
 	}
 }
 
@@ -328,8 +328,12 @@ func (d *doctor) examineStore(ctx context.Context) bool {
 	if err := d.files.place.Probe(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
 		return !errors.As(err, new(*slots.UnreachedError)) // the files would be waited for in vain
+	}
+	good := d.files.place.Name + " let one of 32 creates of the same value succeed, as required"
+	if dir, shared := strings.CutPrefix(d.files.place.Address, cli.SharedScheme); shared {
+		d.examineRoom("store", dir, good)
 	} else {
-		d.good("store", "%s let one of 32 creates of the same value succeed, as required", d.files.place.Name)
+		d.good("store", "%s", good)
 	}
 	return true
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,6 +145,24 @@ func TestDoctorLooksAtTheRoom(t *testing.T) {
 		got := d.findings[len(d.findings)-1]
 		if got.Verdict != test.want.Verdict || got.What != test.want.What || !strings.Contains(got.Text, test.want.Text) || (d.code != 0) != (got.Verdict == "bad") {
 			t.Errorf("with %d bytes used: %+v, code %d; want %+v", test.used, d.findings, d.code, test.want)
+		}
+	}
+	// A shared: store is a directory of this machine, too.
+	for used, want := range map[int]finding{
+		0:        {"ok", "store", "let one of 32 creates of the same value succeed, as required, 32 MiB of 32 MiB free"},
+		30 << 20: {"warning", "store", " of 32 MiB free: when it is full, every type waits; free space"},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, used), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		address, url := "shared:"+dir, ""
+		d := doctor{files: fileFlags{address: &address, url: &url, stderr: func() io.Writer { return io.Discard }}}
+		if !d.examineStore(t.Context()) {
+			t.Fatal(d.findings)
+		}
+		d.files.close()
+		if got := d.findings; len(got) != 1 || got[0].Verdict != want.Verdict || got[0].What != want.What || !strings.Contains(got[0].Text, want.Text) || d.code != 0 {
+			t.Errorf("a store with %d bytes used: %+v, code %d; want %+v", used, got, d.code, want)
 		}
 	}
 }

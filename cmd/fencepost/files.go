@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -28,12 +30,21 @@ func (f *fileFlags) add(cmd *cobra.Command, url *string) {
 	f.address, f.url, f.stderr = store.FlagOfReader(cmd), url, cmd.ErrOrStderr
 }
 
-// open opens the store, if the files are in one. Requests to it end with ctx. A request that takes long is reported on stderr.
+// Opening a store takes at most openMost; more than openSlow is reported.
+const (
+	openMost = 10 * time.Second
+	openSlow = 3 * time.Second
+)
+
+// open opens the store, if the files are in one. Requests to it end with ctx. What takes long is reported on stderr.
 func (f *fileFlags) open(ctx context.Context) (err error) {
 	if *f.address == "" {
 		return nil
 	}
-	if f.place, err = store.Open(ctx, *f.address, *f.url); err != nil {
+	told := wait.Note(openSlow, func() { cli.TellWaiting(f.stderr(), cli.StoreName(*f.address), openMost, nil) })
+	f.place, err = store.Open(ctx, *f.address, *f.url)
+	told()
+	if err != nil {
 		return err
 	}
 	f.place.Patiently(f.stderr())

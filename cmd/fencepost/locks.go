@@ -14,7 +14,9 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 func locksCommand() *cobra.Command {
@@ -26,6 +28,44 @@ func locksCommand() *cobra.Command {
 	}
 	cmd.AddCommand(locksLsCommand(), locksShowCommand(), locksWatchCommand(), locksReleaseCommand())
 	return cmd
+}
+
+// locksFlags say which locks a command is about.
+type locksFlags struct{ url, collection *string }
+
+func addLocksFlags(cmd *cobra.Command) *locksFlags {
+	return &locksFlags{cli.URLFlag(cmd), cmd.Flags().String("collection", mongolock.DefaultCollection, "with MongoDB, the collection of the locks: that of mongolock.Options.Collection")}
+}
+
+// withBackend is withBackend with the Locker of --collection. It creates no collection.
+func (f *locksFlags) withBackend(cmd *cobra.Command, do func(context.Context, *fencepost.Backend) error) error {
+	return withBackend(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
+		if *f.collection == mongolock.DefaultCollection {
+			return do(ctx, b)
+		}
+		q, ok := b.Queue.(mongoBackend)
+		if !ok {
+			return cli.Usagef("--collection %s: the embedded database has one table of locks; leave out --collection", *f.collection)
+		}
+		found, err := q.DB().ListCollectionNames(ctx, bson.D{{Key: "name", Value: *f.collection}})
+		if err != nil {
+			return fmt.Errorf("look for the collection %s: %w", *f.collection, err)
+		}
+		if len(found) == 0 {
+			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is no collection %s in the database %s; name the one of your locks with --collection", *f.collection, q.DB().Name())}
+		}
+		s, err := mongolock.New(ctx, q.DB(), mongolock.Options{Collection: *f.collection})
+		if err != nil {
+			return err
+		}
+		locker, err := lock.New(s, lock.Options{})
+		if err != nil {
+			return err
+		}
+		other := &fencepost.Backend{Queue: b.Queue, Locker: locker, Name: b.Name}
+		defer locker.Close(ctx)
+		return do(ctx, other)
+	})
 }
 
 // The json output of locks. Times are by the server's clock.
@@ -99,11 +139,11 @@ and for information only: no program bases decisions on them.`,
   fencepost locks ls --all -o json`,
 		Args: cli.NoArgs,
 	}
-	url := cli.URLFlag(cmd)
+	flags := addLocksFlags(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().BoolVar(&all, "all", false, "list free locks too")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		return flags.withBackend(cmd, func(ctx context.Context, b *fencepost.Backend) error {
 			return listLocks(ctx, cmd, b, all, output.Value == "json")
 		})
 	}
@@ -163,13 +203,13 @@ func locksShowCommand() *cobra.Command {
 		Example: `  fencepost locks show orders
   fencepost locks show --url mongodb://localhost/shop -o json orders`,
 	}
-	url := cli.URLFlag(cmd)
+	flags := addLocksFlags(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return cli.Usagef("name one lock, as in fencepost locks show orders")
 		}
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		return flags.withBackend(cmd, func(ctx context.Context, b *fencepost.Backend) error {
 			r, err := b.Locker.Inspect(ctx, args[0])
 			if err != nil {
 				return nothingMatched(err)
@@ -238,14 +278,14 @@ poll. Several changes between two polls result in one line; the token shows how 
 		Example: `  fencepost locks watch
   fencepost locks watch -o json orders audit | jq .holders`,
 	}
-	url := cli.URLFlag(cmd)
+	flags := addLocksFlags(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to poll")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if interval < 10*time.Millisecond {
 			return cli.Usagef("--interval must be at least 10ms")
 		}
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		return flags.withBackend(cmd, func(ctx context.Context, b *fencepost.Backend) error {
 			return watchLocks(ctx, b, names, interval, func(r lock.Record) error { return printChange(cmd.OutOrStdout(), output.Value, r) })
 		})
 	}
@@ -325,7 +365,7 @@ damaged.`,
 		Example: `  fencepost locks release --request --why "maintenance of host 7" orders
   fencepost locks release --force --why "pid 4711 hangs, INC-1234" orders`,
 	}
-	url := cli.URLFlag(cmd)
+	flags := addLocksFlags(cmd)
 	cmd.Flags().BoolVar(&request, "request", false, "ask the holder")
 	cmd.Flags().BoolVar(&force, "force", false, "take the lock away")
 	cmd.Flags().StringVar(&why, "why", "", "the reason, for the holder's log and for locks show")
@@ -338,7 +378,7 @@ damaged.`,
 		case why == "":
 			return cli.Usagef("give the reason with --why; the holder logs it")
 		}
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		return flags.withBackend(cmd, func(ctx context.Context, b *fencepost.Backend) error {
 			said, err := admin.ReleaseLock(ctx, b, args[0], why, force)
 			if err != nil {
 				return nothingMatched(err)

@@ -202,20 +202,25 @@ func (f *serveFlags) run(cmd *cobra.Command) error {
 
 // connect starts s with the queue and the files. Requests to a store end with patient.
 func (f *serveFlags) connect(ctx, patient context.Context, s *api.Server, log zerolog.Logger) (disconnect func(), err error) {
-	url := fencepost.Redact(*f.url)
-	b, err := cli.Connect(ctx, *f.url, f.connectTimeout, func(reason string) {
-		s.Waiting(fmt.Sprintf("waiting for a usable server at %s: %s", url, reason))
-		log.Warn().Str("url", url).Str("reason", reason).Msg("waiting for a usable server")
-	})
+	waiting := func(url string) func(reason string) {
+		return func(reason string) {
+			s.Waiting(fmt.Sprintf("waiting for a usable server at %s: %s", url, reason))
+			log.Warn().Str("url", url).Str("reason", reason).Msg("waiting for a usable server")
+		}
+	}
+	b, err := cli.Connect(ctx, *f.url, f.connectTimeout, waiting(fencepost.Redact(*f.url)))
 	if err != nil {
 		return func() {}, err
 	}
 	disconnect = func() { closeBackend(b) }
 	var place *store.Place
 	if *f.store != "" {
-		if place, err = store.Open(patient, *f.store, *f.url); err != nil {
+		name := cli.StoreName(*f.store)
+		place, err = cli.Await(ctx, name, f.connectTimeout, waiting(name), func(ctx context.Context) (*store.Place, error) { return store.Open(ctx, *f.store, *f.url) })
+		if err != nil {
 			return disconnect, err
 		}
+		place.FS = place.FS.Until(patient)
 		disconnect = func() { place.Close(); closeBackend(b) }
 	}
 	return disconnect, s.Start(ctx, b, store.FilesOf(place, *f.dir))

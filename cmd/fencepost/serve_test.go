@@ -155,13 +155,19 @@ func TestServeRuns(t *testing.T) {
 	}
 }
 
-// While it waits for the database, probes get an answer, so that it is not restarted, and other requests are refused.
+// While it waits for the database or the store, probes get an answer, so that it is not restarted, and other requests are refused.
 func TestServeAnswersProbesWhileItWaits(t *testing.T) {
+	const away = "mongodb://127.0.0.1:1/db?serverSelectionTimeoutMS=100"
+	t.Run("database", func(t *testing.T) { serveWaits(t, "--url", away) })
+	t.Run("store", func(t *testing.T) { serveWaits(t, "--url", database(t), "--store", away) })
+}
+
+func serveWaits(t *testing.T, args ...string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	logs, in := io.Pipe()
 	cmd := root()
-	cmd.SetArgs([]string{"serve", "--url", "mongodb://127.0.0.1:1/db?serverSelectionTimeoutMS=100", "--listen", "127.0.0.1:0"})
+	cmd.SetArgs(append([]string{"serve", "--listen", "127.0.0.1:0"}, args...))
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(in)
 	ended := make(chan int, 1)

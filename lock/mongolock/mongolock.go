@@ -75,7 +75,7 @@ const (
 // Options configures [Open] and [New]. The zero value is ready to use.
 type Options struct {
 	// Collection is the name of the collection. All processes must use the same one. Defaults to
-	// [DefaultCollection], the only one that the command fencepost locks shows.
+	// [DefaultCollection]; for another one, fencepost locks takes --collection.
 	Collection string
 	// Retention is how long a name stays after its last use, even if a crashed process still
 	// holds it. Defaults to [DefaultRetention]; at least [MinRetention].

@@ -352,7 +352,7 @@ func TestAWriterListsARemovedFile(t *testing.T) {
 	if err := slots.New(t.Context(), mem).Remove(endName); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.ReadAt(make([]byte, 100), int64(len(content)/2)); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "removed as an old one") {
+	if _, err := w.ReadAt(make([]byte, 100), int64(len(content)/2)); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "removed as an old one; read the files of its type that are left") {
 		t.Errorf("read: %v", err)
 	}
 }

@@ -38,7 +38,7 @@ const (
 )
 
 // errRemoved means that a file was removed. It matches fs.ErrNotExist.
-var errRemoved = fmt.Errorf("it was removed as an old one; begin again with the files that are left: %w", fs.ErrNotExist)
+var errRemoved = fmt.Errorf("it was removed as an old one; read the files of its type that are left (%w)", fs.ErrNotExist)
 
 // isRemoved reports whether a generation was removed, or is being removed.
 func (f *FS) isRemoved(typ string, generation uint64) (bool, error) {
