@@ -14,6 +14,7 @@ type Member struct {
 	Started  time.Time // by the backend's clock, to the millisecond
 	Types    []string  // the names and globs that it serves
 	MaxTypes int       // the most types that it holds at once; 0 = no bound
+	To       string    // where it puts messages: ToFiles or ToHandler; "" from an earlier version
 	Held     []string  // the types that it holds now
 	Idle     []string  // those of Held that have had no message for a while
 	Leaving  []string  // those of Held that are up for handoff
@@ -31,6 +32,12 @@ type Member struct {
 	// sets it. For display only.
 	Seen time.Time
 }
+
+// Values of Member.To.
+const (
+	ToFiles   = "files"
+	ToHandler = "handler"
+)
 
 // MemberRetention is how long, at least, a member that did not leave stays listed after its last
 // heartbeat. Then other members remove it, by Leave.

@@ -148,6 +148,9 @@ func (v poolView) Report(ctx context.Context, what string, err error) (failed bo
 // through the queue.
 func newRebalancer(p *replica) *share.Rebalancer {
 	host, _ := os.Hostname()
-	self := queue.Member{Instance: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes}
+	self := queue.Member{Instance: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes, To: queue.ToHandler}
+	if p.toFiles() {
+		self.To = queue.ToFiles
+	}
 	return share.New(poolView{p, map[string]*outage{}}, p.cfg.Queue, self, p.log)
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -130,5 +131,43 @@ func TestLocksOfOthersAreLookedAtAFewAtATime(t *testing.T) {
 			t.Errorf("%d locks were checked concurrently, want %d", n, maxLooks)
 		}
 		p.stop()
+	})
+}
+
+// Pools of files and pools of handlers share the messages of a type if both serve it. Each says so once.
+func TestPoolsThatPutMessagesElsewhere(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		handling := func(types ...string) func(*Config) {
+			return func(c *Config) {
+				c.Types, c.To = types, Handling{Handler: Each(func(context.Context, Lease, queue.Message) error { return nil })}
+			}
+		}
+		r.start(nil)
+		r.start(nil)
+		r.start(handling("audit"))
+		time.Sleep(time.Minute)
+		const says = "give them different types"
+		if strings.Contains(r.log.String(), says) {
+			t.Fatal("without a reason")
+		}
+		p := r.start(handling("audit", "ord*"))
+		r.publish(typ, 10)
+		time.Sleep(time.Minute)
+		var by []string // the pools that log it
+		for line := range strings.Lines(r.log.String()) {
+			if strings.Contains(line, says) {
+				if !strings.Contains(line, `"type":"orders"`) {
+					t.Errorf("of another type: %s", line)
+				}
+				by = append(by, strings.Split(line, `"worker":"`)[1][:12])
+			}
+		}
+		if !slices.Contains(by, p.Status().Instance) {
+			t.Errorf("logged by %q, and not by %s", by, p.Status().Instance)
+		}
+		slices.Sort(by)
+		if n := len(by); len(slices.Compact(by)) != n {
+			t.Errorf("logged by %q: more than once by one of them", by)
+		}
 	})
 }

@@ -23,6 +23,7 @@ type memberDoc struct {
 	Started  time.Time `bson:"started"`
 	Types    []string  `bson:"types"`
 	MaxTypes int64     `bson:"max_types"`
+	To       string    `bson:"to"`
 	Held     []string  `bson:"held"`
 	Idle     []string  `bson:"idle"`
 	Leaving  []string  `bson:"leaving"`
@@ -59,7 +60,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 
 // encodeMember sorts the errors by type, so that equal members have equal documents.
 func encodeMember(m queue.Member) memberDoc {
-	doc := memberDoc{ID: m.Instance, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
+	doc := memberDoc{ID: m.Instance, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes), To: m.To,
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
 	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
 		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
@@ -70,7 +71,7 @@ func encodeMember(m queue.Member) memberDoc {
 // fields returns all fields but _id.
 func (d *memberDoc) fields() bson.D {
 	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
-		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
+		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "to", Value: d.To}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
 		{Key: "leaving", Value: d.Leaving}, {Key: "stopping", Value: d.Stopping}, {Key: "errors", Value: d.Errors},
 		{Key: "beat", Value: d.Beat}, {Key: "seen", Value: d.Seen}}
 }
@@ -127,7 +128,7 @@ func decodeMember(raw bson.Raw) (m queue.Member, ok bool) {
 		}
 		errs[e.Type] = e.Error
 	}
-	return queue.Member{Instance: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
+	return queue.Member{Instance: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes), To: d.To,
 		Held: d.Held, Idle: d.Idle, Leaving: d.Leaving, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen}, true
 }
 

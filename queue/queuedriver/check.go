@@ -165,7 +165,7 @@ func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
 	if m.MaxTypes < 0 {
 		return m, errors.New("heartbeat: MaxTypes is negative")
 	}
-	m.Host, m.Version = storable(m.Host), storable(m.Version)
+	m.Host, m.Version, m.To = storable(m.Host), storable(m.Version), storable(m.To)
 	m.Started = time.UnixMilli(m.Started.UnixMilli())
 	m.Seen = time.UnixMilli(at.UnixMilli())
 	m.Errors = memberErrors(m.Errors)

@@ -161,14 +161,14 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}
 	}
-	a := queue.Member{Instance: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Leaving: []string{"audit-1"},
+	a := queue.Member{Instance: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, To: queue.ToHandler, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Leaving: []string{"audit-1"},
 		Errors: map[string]string{"orders": "the disk is full", "v1.audit": "öops"}, Beat: 1 << 60}
 	b := queue.Member{Instance: "b", Started: started}
 	beat(b)
 	beat(a)
 	want(a, b)
 	a.Errors = nil
-	a.Held, a.Idle, a.Leaving, a.Beat, a.Stopping, a.MaxTypes = nil, nil, nil, 2, true, 0 // everything is replaced
+	a.Held, a.Idle, a.Leaving, a.Beat, a.Stopping, a.MaxTypes, a.To = nil, nil, nil, 2, true, 0, "" // everything is replaced
 	beat(a)
 	want(a, b)
 	for range 2 {

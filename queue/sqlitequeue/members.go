@@ -19,6 +19,7 @@ type memberJSON struct {
 	Started  int64    `json:"started"` // milliseconds since 1970
 	Types    []string `json:"types"`
 	MaxTypes int      `json:"max_types"`
+	To       string   `json:"to"`
 	Held     []string `json:"held"`
 	Idle     []string `json:"idle"`
 	Leaving  []string `json:"leaving"`
@@ -48,7 +49,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 
 // encodeMember returns the column member.
 func encodeMember(m queue.Member) ([]byte, error) {
-	return json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
+	return json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes, To: m.To,
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
 }
 
@@ -59,7 +60,7 @@ func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
 		return queue.Member{}, false
 	}
 	return queue.Member{Instance: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
-		MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)}, true
+		MaxTypes: m.MaxTypes, To: m.To, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)}, true
 }
 
 // Members implements queue.Queue. Rows that cannot be decoded are skipped.

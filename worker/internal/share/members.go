@@ -267,6 +267,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		sights[m.Instance] = s
 		if s.lives(now, silentAfter) {
 			r.claim(m, now, watched, claims)
+			r.compare(m)
 		}
 	}
 	lost := r.lost(now, sights, claims)
@@ -330,6 +331,22 @@ func (r *Rebalancer) claim(m queue.Member, now time.Time, watched bool, claims m
 			h.idle = true
 			claims[typ] = h
 		}
+	}
+}
+
+// compare logs, once, each type whose messages the living member m puts elsewhere than this pool. r.mu is held.
+func (r *Rebalancer) compare(m queue.Member) {
+	if m.To == r.self.To || m.To == "" {
+		return
+	}
+	for _, typ := range slices.Concat(m.Types, m.Held) {
+		it := r.types[typ]
+		if it == nil || it.divided {
+			continue
+		}
+		it.divided = true
+		r.log.Error().Str("type", typ).Str("to", r.self.To).Str("other_to", m.To).Str("other_worker", m.Instance).Str("other_host", m.Host).Int("other_pid", m.PID).
+			Msg("another worker serves this type, and puts its messages elsewhere: each message reaches only one of the two; give them different types")
 	}
 }
 

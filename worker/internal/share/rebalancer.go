@@ -111,10 +111,11 @@ type interest struct {
 	ask     bool          // the pool should ask its holder now
 	asking  bool          // the pool is asking
 	askedAt time.Time     // when the pool last asked
+	divided bool          // it was logged that a member puts its messages elsewhere
 }
 
 // New returns the Rebalancer of a pool. self must have the fields that do not change: Instance, Host,
-// PID, Version, Types, MaxTypes.
+// PID, Version, Types, MaxTypes, To.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
 		telling: wait.Patience{Min: HeartbeatEvery, Max: mostPatience}, reading: wait.Patience{Min: 2 * HeartbeatEvery, Max: mostPatience},
