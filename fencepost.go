@@ -110,10 +110,14 @@ func newBackend(q queue.Queue, store lock.Store, name string) (*Backend, error) 
 	return &Backend{Queue: q, Locker: locker, Name: name}, nil
 }
 
-// Close releases the locks still held, and disconnects. Stop the pools and close the publishers first. ctx bounds the release of the locks;
-// if the server does not answer, Close may take 5 s more.
+// Close releases the locks still held, and disconnects. Stop the pools and close the publishers first. ctx bounds the release of the locks,
+// and the wait for a server that does not answer.
 func (b *Backend) Close(ctx context.Context) error {
-	return errors.Join(b.Locker.Close(ctx), b.Queue.Close())
+	err := b.Locker.Close(ctx)
+	if q, ok := b.Queue.(interface{ CloseWithin(context.Context) error }); ok { // of a server
+		return errors.Join(err, q.CloseWithin(ctx))
+	}
+	return errors.Join(err, b.Queue.Close())
 }
 
 // Redact returns rawURL without user, password and options, for logs and messages.

@@ -262,7 +262,10 @@ func (q *Queue) enter(ctx context.Context) error {
 }
 
 // Close implements queue.Queue. It waits up to 5 s for running operations. Closing twice is not an error.
-func (q *Queue) Close() error {
+func (q *Queue) Close() error { return q.CloseWithin(context.Background()) }
+
+// CloseWithin is Close with a wait that also ends with ctx.
+func (q *Queue) CloseWithin(ctx context.Context) error {
 	q.mu.Lock()
 	closed := q.closed
 	q.closed = true
@@ -270,7 +273,7 @@ func (q *Queue) Close() error {
 	if closed {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	if err := q.client.Disconnect(ctx); err != nil {
 		return fmt.Errorf("mongoqueue: close: %w", err)
