@@ -50,12 +50,7 @@ func newExploration(t *testing.T, block int64, r run) *exploration {
 		r.prepare(e.mem)
 	}
 	if !r.first {
-		e.x.Published = 6
-		h, err := e.x.Open(e.mem)
-		if err == nil {
-			err = steps(h.Begin, h.Writer.Close)
-		}
-		must(t, err)
+		firstSession(t, e.x, e.mem)
 	}
 	e.x.Published = 16
 	e.tap = &storagetest.Tap{FS: e.mem, Before: e.before, After: func(c storagetest.Call) {

@@ -22,18 +22,20 @@ import (
 // slotsOf returns the file system of a store.
 func slotsOf(s slots.Store) storage.FS { return slots.New(context.Background(), s) }
 
-// newSlotsWorld returns a world on a new store in memory, with a file that one session has written to.
+// newSlotsWorld returns a world on a new store in memory, with a file that one session has written to. More messages are published.
 func newSlotsWorld(t testing.TB) (*world, *slotstest.Mem) {
 	t.Helper()
-	mem := slotstest.NewMem(700) // so that most batches take more than one slot
-	x := newWorld("memory:")
-	x.Published = 6
-	h, err := x.Open(slotsOf(mem))
-	if err == nil {
-		err = errors.Join(h.Begin(), h.Writer.Close(), x.Check(slotsOf(mem)))
-	}
-	must(t, err)
+	x, mem := newSlots(t, 700) // so that most batches take more than one slot
+	must(t, x.Check(slotsOf(mem)))
 	x.Published = 40
+	return x, mem
+}
+
+// newSlots returns a world on a new store in memory for values of this size at most, with a file that one session has written everything to.
+func newSlots(t testing.TB, most int) (*world, *slotstest.Mem) {
+	t.Helper()
+	x, mem := newWorld("memory:"), slotstest.NewMem(most)
+	firstSession(t, x, slotsOf(mem))
 	return x, mem
 }
 
@@ -98,11 +100,7 @@ func TestSlotsListingsMayBeOld(t *testing.T) {
 
 // TestSlotsRemovedByHand: readers and writers report a slot removed by hand as damage, and no acknowledged index is reused.
 func TestSlotsRemovedByHand(t *testing.T) {
-	x, mem := newWorld("memory:"), slotstest.NewMem(5000) // the header takes one slot, and so does each batch
-	x.Published = 6
-	h, err := x.Open(slotsOf(mem))
-	must(t, err)
-	must(t, steps(h.Begin, h.Writer.Close))
+	x, mem := newSlots(t, 5000) // the header takes one slot, and so does each batch
 	names := mem.Names()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
@@ -142,11 +140,7 @@ func TestSlotsRemovedByHand(t *testing.T) {
 
 // TestSlotsChangedByHand: readers name the slots with damaged bytes, so that an operator can restore them. There may be no disk to check.
 func TestSlotsChangedByHand(t *testing.T) {
-	x, mem := newWorld("memory:"), slotstest.NewMem(5000) // the header takes one slot, and so does each batch
-	x.Published = 6
-	h, err := x.Open(slotsOf(mem))
-	must(t, err)
-	must(t, steps(h.Begin, h.Writer.Close))
+	x, mem := newSlots(t, 5000) // the header takes one slot, and so does each batch
 	names := mem.Names()
 	for _, name := range names[:len(names)-2] { // not the last slot, whose record is torn then, nor the name of the generation
 		t.Run(name, func(t *testing.T) {
@@ -206,11 +200,7 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 // TestSlotLargerThanOurs: a foreign value at the name of the next slot is not read if it is larger than any slot that a writer creates: any
 // number of such values could be as large as the store allows. The file continues after it.
 func TestSlotLargerThanOurs(t *testing.T) {
-	x, mem := newWorld("memory:"), slotstest.NewMem(64<<20)
-	x.Published = 6
-	h, err := x.Open(slotsOf(mem))
-	must(t, err)
-	must(t, steps(h.Begin, h.Writer.Close))
+	x, mem := newSlots(t, 64<<20)
 	names := mem.Names()
 	last := names[len(names)-2] // after it comes the name of the generation
 	end, err := strconv.ParseInt(last[strings.LastIndexByte(last, '/')+1:], 10, 64)

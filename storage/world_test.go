@@ -1,9 +1,9 @@
 package storage_test
 
 import (
-	"errors"
 	"testing"
 
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/internal/oracle"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -32,17 +32,17 @@ func newMemWorld(t testing.TB, block int64, prepare ...func(*storagetest.Mem)) (
 		f(mem)
 	}
 	x := newWorld("/data/files")
-	x.Published = 6
-	h, err := x.Open(mem)
-	if err == nil {
-		err = errors.Join(h.Begin(), h.Writer.Close())
-	}
-	if err == nil {
-		err = x.Check(mem)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	firstSession(t, x, mem)
+	must(t, x.Check(mem))
 	x.Published = 40
 	return x, mem
+}
+
+// firstSession lets a session write six messages, all that are published, to a new file.
+func firstSession(t testing.TB, x *world, fsys storage.FS) {
+	t.Helper()
+	x.Published = 6
+	h, err := x.Open(fsys)
+	must(t, err)
+	must(t, steps(h.Begin, h.Writer.Close))
 }
