@@ -11,7 +11,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 
 	"github.com/fencepost/fencepost/internal/mongoerr"
@@ -21,9 +20,6 @@ import (
 func TestARefusalIsNotForgotten(t *testing.T) {
 	refused := errors.New("remote error: tls: certificate required")
 	canceled := fmt.Errorf("connection(127.0.0.1:27017): %w", context.Canceled)
-	selection := func(last error) error {
-		return topology.ServerSelectionError{Desc: description.Topology{Servers: []description.Server{{LastError: last}}}}
-	}
 	answered := error(nil)
 	for _, test := range []struct {
 		name     string
@@ -31,14 +27,14 @@ func TestARefusalIsNotForgotten(t *testing.T) {
 		err      error
 		want     string // in the remedy; "" for none
 	}{
-		{"refused, then given up", []error{refused, canceled}, selection(canceled), "tlsCertificateKeyFile="},
-		{"refused, then given up before it began", []error{refused, canceled}, selection(nil), "tlsCertificateKeyFile="},
-		{"refused, then gone", []error{refused, canceled, io.EOF}, selection(errors.New("connection refused")), ""},
-		{"refused, then answered", []error{refused, answered}, selection(canceled), ""},
-		{"hung up on, then given up", []error{io.EOF, canceled}, selection(canceled), "only one side uses TLS"},
-		{"reset, then given up", []error{syscall.ECONNRESET, canceled}, selection(canceled), "only one side uses TLS"},
-		{"answered, then hung up on, then given up", []error{answered, io.EOF, canceled}, selection(canceled), ""},
-		{"given up only", []error{canceled}, selection(canceled), ""},
+		{"refused, then given up", []error{refused, canceled}, notFound(down(canceled)), "tlsCertificateKeyFile="},
+		{"refused, then given up before it began", []error{refused, canceled}, notFound(down(nil)), "tlsCertificateKeyFile="},
+		{"refused, then gone", []error{refused, canceled, io.EOF}, notFound(down(errors.New("connection refused"))), ""},
+		{"refused, then answered", []error{refused, answered}, notFound(down(canceled)), ""},
+		{"hung up on, then given up", []error{io.EOF, canceled}, notFound(down(canceled)), "only one side uses TLS"},
+		{"reset, then given up", []error{syscall.ECONNRESET, canceled}, notFound(down(canceled)), "only one side uses TLS"},
+		{"answered, then hung up on, then given up", []error{answered, io.EOF, canceled}, notFound(down(canceled)), ""},
+		{"given up only", []error{canceled}, notFound(down(canceled)), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := options.Client()

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 
 	"github.com/fencepost/fencepost/internal/mongoerr"
@@ -38,7 +37,7 @@ func TestTLS(t *testing.T) {
 		if wrapped != nil {
 			wrapped = fmt.Errorf("hello: %w", test.err)
 		}
-		for _, err := range []error{wrapped, topology.ServerSelectionError{Desc: description.Topology{Servers: []description.Server{{}, {LastError: wrapped}}}}} {
+		for _, err := range []error{wrapped, notFound(down(nil), down(wrapped))} {
 			want := test.want
 			if _, selection := err.(topology.ServerSelectionError); selection && test.err == io.EOF {
 				want = "closed the connection"

@@ -26,9 +26,6 @@ func TestPassing(t *testing.T) {
 	member := func(kind description.ServerKind) description.Server {
 		return description.Server{Addr: "db2:27017", Kind: kind}
 	}
-	none := func(servers ...description.Server) error {
-		return topology.ServerSelectionError{Wrapped: context.DeadlineExceeded, Desc: description.Topology{Servers: servers}}
-	}
 	for name, tc := range map[string]struct {
 		err    error
 		reason string // "": not worth waiting for
@@ -48,22 +45,22 @@ func TestPassing(t *testing.T) {
 		"no code, silent":           {mongo.CommandError{Wrapped: context.DeadlineExceeded}, "no answer", false},
 		"given up by the driver":    {mongo.CommandError{Wrapped: topology.ConnectionError{Wrapped: &net.OpError{Op: "read", Err: net.ErrClosed}}}, "no answer", false},
 		"a secondary":               {mongoerr.ErrNoPrimary, "no primary", true},
-		"election":                  {none(down(refused), member(description.ServerKindRSSecondary)), "no primary", true},
-		"election, one is unknown":  {none(down(unknown), member(description.ServerKindRSSecondary)), "no primary", true},
-		"a member that recovers":    {none(member(description.ServerKindRSMember)), "no primary", true},
-		"a set that is not set up":  {none(member(description.ServerKindRSGhost)), "no primary", true},
-		"restart":                   {none(down(refused)), "db1:27017: connection refused", true},
-		"one of two restarts":       {none(down(unknown), down(refused)), "connection refused", true},
-		"silence":                   {none(down(os.ErrDeadlineExceeded)), "no answer", false},
-		"silence and a refusal":     {none(down(os.ErrDeadlineExceeded), down(refused)), "connection refused", true},
-		"not asked yet":             {none(down(nil)), "no answer", false},
-		"greeting while it ends":    {none(down(driver.Error{Code: 11600})), "shutting down", true},
-		"greeting is not permitted": {none(down(driver.Error{Code: 13})), "", false},
-		"unknown host":              {none(down(unknown)), "", false},
-		"name service unreachable":  {none(down(&net.DNSError{Err: "server misbehaving", IsTemporary: true})), "name service", false},
-		"host is off":               {none(down(os.NewSyscallError("connect", syscall.EHOSTUNREACH))), "unreachable", false},
-		"TLS":                       {none(down(refused), down(x509.UnknownAuthorityError{})), "", false},
-		"no member of this set":     {none(), "", false},
+		"election":                  {notFound(down(refused), member(description.ServerKindRSSecondary)), "no primary", true},
+		"election, one is unknown":  {notFound(down(unknown), member(description.ServerKindRSSecondary)), "no primary", true},
+		"a member that recovers":    {notFound(member(description.ServerKindRSMember)), "no primary", true},
+		"a set that is not set up":  {notFound(member(description.ServerKindRSGhost)), "no primary", true},
+		"restart":                   {notFound(down(refused)), "db1:27017: connection refused", true},
+		"one of two restarts":       {notFound(down(unknown), down(refused)), "connection refused", true},
+		"silence":                   {notFound(down(os.ErrDeadlineExceeded)), "no answer", false},
+		"silence and a refusal":     {notFound(down(os.ErrDeadlineExceeded), down(refused)), "connection refused", true},
+		"not asked yet":             {notFound(down(nil)), "no answer", false},
+		"greeting while it ends":    {notFound(down(driver.Error{Code: 11600})), "shutting down", true},
+		"greeting is not permitted": {notFound(down(driver.Error{Code: 13})), "", false},
+		"unknown host":              {notFound(down(unknown)), "", false},
+		"name service unreachable":  {notFound(down(&net.DNSError{Err: "server misbehaving", IsTemporary: true})), "name service", false},
+		"host is off":               {notFound(down(os.NewSyscallError("connect", syscall.EHOSTUNREACH))), "unreachable", false},
+		"TLS":                       {notFound(down(refused), down(x509.UnknownAuthorityError{})), "", false},
+		"no member of this set":     {notFound(), "", false},
 		"something else":            {errors.New("no"), "", false},
 	} {
 		err := tc.err

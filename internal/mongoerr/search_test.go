@@ -26,6 +26,11 @@ var (
 	unknown = &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db1", IsNotFound: true}}
 )
 
+// notFound is the driver's error after a search among these servers.
+func notFound(servers ...description.Server) error {
+	return topology.ServerSelectionError{Wrapped: context.DeadlineExceeded, Desc: description.Topology{SetName: "rs7", Servers: servers}}
+}
+
 // The error of a search says why each server is not usable and what to check, and not everything that the driver knows.
 func TestBrief(t *testing.T) {
 	many := []description.Server{down(refused), down(refused), down(refused), down(refused), down(refused)}
@@ -46,8 +51,7 @@ func TestBrief(t *testing.T) {
 		"a set of another name":  {nil, "no server of the URL belongs to the replica set rs7", "replicaSet in the URL"},
 		"usable again, too late": {[]description.Server{{Addr: "db2:27017", Kind: description.ServerKindStandalone}}, "db2:27017: has just come back", "the server runs"},
 	} {
-		search := topology.ServerSelectionError{Wrapped: context.DeadlineExceeded, Desc: description.Topology{SetName: "rs7", Servers: tc.servers}}
-		got := mongoerr.Brief(fmt.Errorf("hello: %w", search))
+		got := mongoerr.Brief(fmt.Errorf("hello: %w", notFound(tc.servers...)))
 		var brief *mongoerr.Search
 		if !errors.As(got, &brief) || got.Error() != tc.why || !strings.Contains(brief.Check, tc.check) {
 			t.Errorf("%s: %#v, want %q and a check of %q", name, got, tc.why, tc.check)
