@@ -31,7 +31,7 @@ type copyEnd struct {
 	dir   string
 }
 
-// isStore reports whether an argument is the address of a store, not a directory. A path such as ./s3:x is a directory.
+// isStore reports whether an argument is the address of a store, not a path. ./s3:x is a path.
 func isStore(arg string) bool {
 	scheme, _, ok := strings.Cut(arg, ":")
 	return ok && !strings.ContainsAny(scheme, "/.")

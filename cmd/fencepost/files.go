@@ -212,8 +212,8 @@ func (f *fileFlags) exists(path string) error {
 // it may be the name of a type.
 func meant(arg string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(arg, storage.FileName("")) {
-		if strings.HasPrefix(arg, cli.SharedScheme) || arg == "mongodb:" || strings.Contains(arg, "://") {
-			return cli.Usagef("%s is the address of a store; give it as %s, and types or names of files in it as arguments", cli.StoreName(arg), cli.StoreArgument(cli.StoreName(arg)))
+		if isStore(arg) {
+			return cli.Usagef("%s looks like the address of a store; give it as %s, and types or names of files in it as arguments", cli.StoreName(arg), cli.StoreArgument(cli.StoreName(arg)))
 		}
 		return cli.Usagef("%s does not exist; name a type's file, such as data/orders.fpl", arg)
 	}

@@ -65,7 +65,7 @@ func TestAddressInPlaceOfAFile(t *testing.T) {
 	} {
 		for _, command := range []string{"verify", "cat", "tail"} {
 			code, _, errs := runRoot(t, command, arg)
-			if code != cli.ExitUsage || !strings.Contains(errs, "is the address of a store; give it as "+want) || strings.Contains(errs, "secret") {
+			if code != cli.ExitUsage || !strings.Contains(errs, "looks like the address of a store; give it as "+want) || strings.Contains(errs, "secret") {
 				t.Errorf("%s %s: exit code %d: %s", command, arg, code, errs)
 			}
 		}
