@@ -99,7 +99,7 @@ func parseLetter(s string) (typ string, id queue.ID, err error) {
 	}
 	text, typ, ok := strings.Cut(s, ".")
 	if id, err = queue.ParseID(text); err != nil || !ok {
-		return "", id, badRequest("This address continues a list at a place that does not exist. Go back to its beginning.")
+		return "", id, errUnknownPlace
 	}
 	return typ, id, nil
 }

@@ -108,5 +108,5 @@ func parseSlot(s string) (k queue.ScheduleKey, err error) {
 			return queue.ScheduleKey{Due: time.UnixMilli(ms).UTC(), ID: id, Type: parts[2]}, nil
 		}
 	}
-	return k, badRequest("This address continues a list at a place that does not exist. Go back to its beginning.")
+	return k, errUnknownPlace
 }

@@ -245,7 +245,7 @@ func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
 	text := r.URL.Query().Get("after")
 	if text != "" {
 		if after, err = queue.ParseID(text); err != nil {
-			return nil, badRequest("This address continues the list after %s, which is not an ID.", text)
+			return nil, errUnknownPlace
 		}
 	}
 	list, err := u.pending(r.Context(), t, after, pageRows, s)

@@ -334,6 +334,9 @@ func badRequest(format string, args ...any) error {
 	return &pageError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
+// errUnknownPlace refuses an address whose parameter after is no place in a list.
+var errUnknownPlace = badRequest("This address continues a list at a place that does not exist. Go back to its beginning.")
+
 // page responds with a page, or with events that contain its changing part.
 func (u *UI) page(nav string, make maker) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
