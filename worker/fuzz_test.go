@@ -10,10 +10,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// FuzzMark: the marks that handler sessions store. A mark that no session wrote blocks nothing, and the stored mark stays small.
-func FuzzMark(f *testing.F) {
+// FuzzHolderNote: the notes that handler sessions store. A note that no session wrote blocks nothing, and the stored note stays small.
+func FuzzHolderNote(f *testing.F) {
 	id := message(1, 1).ID
-	whole, err := json.Marshal(sessionMark{First: id, Starts: 2, Trying: id, Deaths: map[queue.ID]int{id: 1}})
+	whole, err := json.Marshal(holderNote{First: id, Starts: 2, Trying: id, Deaths: map[queue.ID]int{id: 1}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func FuzzMark(f *testing.F) {
 			t.Fatalf("%q: %v", stored, err)
 		}
 		left, err := q.HolderNote(t.Context(), "t")
-		var m sessionMark
+		var m holderNote
 		if err = errors.Join(err, json.Unmarshal(left, &m)); err != nil || len(m.Deaths) > maxSuspects || m.Starts < 1 || !m.Trying.IsZero() {
 			t.Fatalf("%q became %q, %v", stored, left, err)
 		}

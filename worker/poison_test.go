@@ -106,8 +106,8 @@ func TestKillsForOtherReasonsAccuseNoMessage(t *testing.T) {
 	})
 }
 
-// The healthy path costs one read and one write of the mark per session.
-func TestMarkCostsOneWritePerSession(t *testing.T) {
+// The healthy path costs one read and one write of the note per session.
+func TestHolderNoteCostsOneWritePerSession(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for i := range 3 {
 			r.publish(typ, 1000)
@@ -135,7 +135,7 @@ func TestSessionsWithoutMessagesAreNotSuspicious(t *testing.T) {
 }
 
 // careful begins a session that hands over one message at a time, because two sessions have begun with the first pending message.
-func careful(t *testing.T, q marks, instance string) *poison {
+func careful(t *testing.T, q notes, instance string) *poison {
 	t.Helper()
 	log := zerolog.Nop()
 	for range 2 {
@@ -192,8 +192,8 @@ func TestAMessageThatFailsIsNotBlamedForADeath(t *testing.T) {
 	}
 }
 
-// A session that was fenced has a successor, whose mark it does not touch.
-func TestFencedSessionLeavesTheMarkOfItsSuccessor(t *testing.T) {
+// A session that was fenced has a successor, whose note it does not touch.
+func TestFencedSessionLeavesTheNoteOfItsSuccessor(t *testing.T) {
 	q, id := onlyMessage(t)
 	fenced, successor := careful(t, q, "a"), careful(t, q, "b")
 	trying(t, successor, id)

@@ -63,7 +63,7 @@ type Queue struct {
 	promoter   *promoter
 	types      *mongo.Collection  // w:majority
 	files      *mongo.Collection  // w:majority
-	marks      *mongo.Collection  // w:majority
+	notes      *mongo.Collection  // of holders; w:majority
 	workers    *mongo.Collection  // w:1
 	connectFor time.Duration      // effective Options.ConnectTimeout, for errors
 	failures   *mongoerr.Failures // nil: unknown
@@ -171,7 +171,7 @@ func newQueue(client *mongo.Client, database string, far *distance.Meter) *Queue
 		scheduled: target{write: db.Collection("scheduled", must), majority: db.Collection("scheduled", readMajority)},
 		types:     db.Collection("types", must),
 		files:     db.Collection("files", must),
-		marks:     db.Collection("marks", must),
+		notes:     db.Collection("marks", must),
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		size:      map[string]int64{},
 		large:     map[string]bool{},

@@ -352,21 +352,21 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testMarks: a holder note belongs to its type, the last one wins, and it does not make the type known to Types.
-func testMarks(t *testing.T, open func(t *testing.T) queue.Queue) {
+// testHolderNotes: a holder note belongs to its type, the last one wins, and it does not make the type known to Types.
+func testHolderNotes(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
-	want := func(typ, mark string) {
+	want := func(typ, note string) {
 		t.Helper()
-		if got, err := open(t).HolderNote(t.Context(), typ); err != nil || string(got) != mark {
-			t.Errorf("Mark(%s) = %q, %v, want %q", typ, got, err, mark)
+		if got, err := open(t).HolderNote(t.Context(), typ); err != nil || string(got) != note {
+			t.Errorf("HolderNote(%s) = %q, %v, want %q", typ, got, err, note)
 		}
 	}
 	want("orders", "")
-	for _, mark := range []string{`{"a":1}`, "", `{"b":"ü"}`, `{"b":"ü"}`} {
-		if err := q.SetHolderNote(t.Context(), "orders", []byte(mark)); err != nil {
+	for _, note := range []string{`{"a":1}`, "", `{"b":"ü"}`, `{"b":"ü"}`} {
+		if err := q.SetHolderNote(t.Context(), "orders", []byte(note)); err != nil {
 			t.Fatal(err)
 		}
-		want("orders", mark)
+		want("orders", note)
 		want("orders-b", "")
 	}
 	if types, err := q.Types(t.Context()); err != nil || len(types) != 0 {

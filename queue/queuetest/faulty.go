@@ -32,8 +32,8 @@ const (
 	OpMoveToDeadLetters Op = "bury"
 	OpDeadLetters       Op = "dead"
 	OpRemoveDeadLetters Op = "removeDead"
-	OpHolderNote        Op = "mark"
-	OpSetHolderNote     Op = "setMark"
+	OpHolderNote        Op = "holderNote"
+	OpSetHolderNote     Op = "setHolderNote"
 	OpSettings          Op = "settings"
 	OpAllSettings       Op = "allSettings"
 	OpPatchSettings     Op = "changeSettings"
@@ -323,8 +323,8 @@ func (f *Faulty) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 }
 
 // SetHolderNote implements queue.Queue.
-func (f *Faulty) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
-	_, err := disturb(ctx, f, OpSetHolderNote, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetHolderNote(ctx, typ, mark) })
+func (f *Faulty) SetHolderNote(ctx context.Context, typ string, note []byte) error {
+	_, err := disturb(ctx, f, OpSetHolderNote, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetHolderNote(ctx, typ, note) })
 	return err
 }
 

@@ -26,7 +26,7 @@ type Memory struct {
 	files    map[string]queue.RegistryEntry //
 	msgs     map[string][]queue.Message     // per type, sorted by ID
 	dead     map[string][]queue.DeadLetter  // per type, sorted by ID
-	marks    map[string][]byte
+	notes    map[string][]byte
 	settings map[string]queue.Settings
 	members  map[string]queue.Member // by ID
 	foreign  map[string][]string     // foreign keys per type, sorted
@@ -39,7 +39,7 @@ var _ queue.Queue = (*Memory)(nil)
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
 	return &Memory{types: map[string]bool{}, files: map[string]queue.RegistryEntry{}, msgs: map[string][]queue.Message{},
-		dead: map[string][]queue.DeadLetter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{},
+		dead: map[string][]queue.DeadLetter{}, notes: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{},
 		foreign: map[string][]string{}}
 }
 
@@ -48,7 +48,7 @@ func NewMemory() *Memory {
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), marks: maps.Clone(m.marks),
+	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), notes: maps.Clone(m.notes),
 		settings: maps.Clone(m.settings), members: maps.Clone(m.members), foreign: lists(m.foreign),
 		notified: notifications{m.notified.count, slices.Clone(m.notified.latest)}}
 	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queuedriver.Sequence{}, settled: map[queue.ID]bool{}}

@@ -104,11 +104,11 @@ func (m *Memory) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 		return nil, err
 	}
 	defer m.mu.Unlock()
-	return bytes.Clone(m.marks[typ]), nil
+	return bytes.Clone(m.notes[typ]), nil
 }
 
 // SetHolderNote implements queue.Queue.
-func (m *Memory) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
+func (m *Memory) SetHolderNote(ctx context.Context, typ string, note []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
@@ -116,6 +116,6 @@ func (m *Memory) SetHolderNote(ctx context.Context, typ string, mark []byte) err
 		return err
 	}
 	defer m.mu.Unlock()
-	m.marks[typ] = bytes.Clone(mark)
+	m.notes[typ] = bytes.Clone(note)
 	return nil
 }

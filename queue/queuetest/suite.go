@@ -67,7 +67,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("BuryUnderFaults", one(testBuryFaults))
 	t.Run("Letters", one(testLetters))
 	t.Run("Requeue", one(testRequeue))
-	t.Run("Marks", several(testMarks))
+	t.Run("HolderNotes", several(testHolderNotes))
 	t.Run("Settings", several(testSettings))
 	t.Run("SettingsOfSeveralAtOnce", several(testSettingsRace))
 	t.Run("Members", several(testMembers))
@@ -254,14 +254,14 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.RegistryEntry{})
 		_, dead := q.DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
 		bury := q.MoveToDeadLetters(ctx, typ, []queue.DeadLetter{{Message: queue.Message{ID: id(1, 1, 1)}}})
-		_, mark := q.HolderNote(ctx, typ)
-		setMark := q.SetHolderNote(ctx, typ, nil)
+		_, note := q.HolderNote(ctx, typ)
+		setNote := q.SetHolderNote(ctx, typ, nil)
 		remove := q.RemoveDeadLetters(ctx, typ, []queue.ID{id(1, 1, 1)})
 		_, settings := q.Settings(ctx, typ)
 		_, change := q.PatchSettings(ctx, typ, queue.SettingsPatch{DrainPaused: new(true)})
 		_, foreign := q.ForeignKeys(ctx, typ, "", 1)
 		_, removeForeign := q.RemoveForeignKeys(ctx, typ, nil)
-		for i, err := range []error{foreign, removeForeign, settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		for i, err := range []error{foreign, removeForeign, settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, note, setNote, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -324,11 +324,11 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			_, err := q.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
 			return err
 		},
-		"Mark":        func(ctx context.Context) error { _, err := q.HolderNote(ctx, "orders"); return err },
-		"SetMark":     func(ctx context.Context) error { return q.SetHolderNote(ctx, "orders", []byte("{}")) },
-		"RemoveDead":  func(ctx context.Context) error { return q.RemoveDeadLetters(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
-		"Settings":    func(ctx context.Context) error { _, err := q.Settings(ctx, "orders"); return err },
-		"AllSettings": func(ctx context.Context) error { _, err := q.AllSettings(ctx); return err },
+		"HolderNote":    func(ctx context.Context) error { _, err := q.HolderNote(ctx, "orders"); return err },
+		"SetHolderNote": func(ctx context.Context) error { return q.SetHolderNote(ctx, "orders", []byte("{}")) },
+		"RemoveDead":    func(ctx context.Context) error { return q.RemoveDeadLetters(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
+		"Settings":      func(ctx context.Context) error { _, err := q.Settings(ctx, "orders"); return err },
+		"AllSettings":   func(ctx context.Context) error { _, err := q.AllSettings(ctx); return err },
 		"ChangeSettings": func(ctx context.Context) error {
 			_, err := q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})
 			return err

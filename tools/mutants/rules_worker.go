@@ -223,7 +223,7 @@ var workerRules = []rule{
 		old: `case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule`, new: `case ctx.Err() != nil: // rule`},
 	{file: "worker/handle.go", rule: "as with a file, the token is raised only while the lock is held", untested: "the lock sees to it: TestRaiseTokenEndsWithItsContextAndTheLease"},
 	{file: "worker/poison.go", rule: "after a crash messages are handed over one by one", tests: "TestMessageThatKillsTheProcessIsPutAside",
-		old: `if now.Starts > 1 || len(now.Deaths) > 0 {`, new: "now = sessionMark{}\n\tif now.Starts > 1 || len(now.Deaths) > 0 {"},
+		old: `if now.Starts > 1 || len(now.Deaths) > 0 {`, new: "now = holderNote{}\n\tif now.Starts > 1 || len(now.Deaths) > 0 {"},
 	{file: "worker/poison.go", rule: "only a death while a message is handled alone counts against it", tests: "TestKillsForOtherReasonsAccuseNoMessage",
 		old: `return deaths, deaths >= aloneDeaths`, new: `return deaths, deaths >= 1`},
 

@@ -8,18 +8,18 @@ import (
 )
 
 // HolderNote implements queue.Queue.
-func (q *Queue) HolderNote(ctx context.Context, typ string) (mark []byte, err error) {
+func (q *Queue) HolderNote(ctx context.Context, typ string) (note []byte, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, err
 	}
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		_, err := tx.Get([]any{&mark}, `SELECT mark FROM queue_marks WHERE type = ?`, typ)
+		_, err := tx.Get([]any{&note}, `SELECT mark FROM queue_marks WHERE type = ?`, typ)
 		return err
 	})
 	if err != nil {
 		return nil, explain("read the holder note of "+typ, err)
 	}
-	return mark, nil
+	return note, nil
 }
 
 // SetHolderNote implements queue.Queue: one statement, synced.

@@ -21,16 +21,16 @@ func (q *Queue) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 		return nil, err
 	}
 	var doc struct {
-		Mark string `bson:"mark"`
+		Note string `bson:"mark"`
 	}
-	err := q.marks.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Decode(&doc)
+	err := q.notes.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Decode(&doc)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, q.explain(ctx, "read the holder note of "+typ, err)
 	}
-	return []byte(doc.Mark), nil
+	return []byte(doc.Note), nil
 }
 
 // SetHolderNote implements queue.Queue.
@@ -44,6 +44,6 @@ func (q *Queue) SetHolderNote(ctx context.Context, typ string, note []byte) erro
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	err := setFields(ctx, q.marks, typ, bson.D{{Key: "mark", Value: string(note)}})
+	err := setFields(ctx, q.notes, typ, bson.D{{Key: "mark", Value: string(note)}})
 	return q.explain(ctx, "store the holder note of "+typ, err)
 }
