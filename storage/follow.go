@@ -63,7 +63,8 @@ func (f *Follower) open(path string, from uint64) (*Reader, error) {
 	return OpenReader(path, ReaderOptions{FS: f.o.FS, From: from, Durable: !f.o.Unsynced})
 }
 
-// Path returns the path of the file that is being read.
+// Path returns the path of the file that is being read, which has the records that Next returned last. A program that stores it
+// with the next index can continue there, even if older files are removed.
 func (f *Follower) Path() string { return f.r.path }
 
 // Next waits for the next batch and returns its records, which are valid until the next call. It

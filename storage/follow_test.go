@@ -110,6 +110,29 @@ func TestFollowFromALaterFile(t *testing.T) {
 	}
 }
 
+// TestFollowContinuesAtItsPath: a program that continues at the path and the next index of an earlier follower does not need older files.
+func TestFollowContinuesAtItsPath(t *testing.T) {
+	mem := chainMem(t, 5)
+	f, err := storage.Follow(generation(1), storage.FollowOptions{FS: mem})
+	must(t, err)
+	next := uint64(0)
+	for next < 25 {
+		recs, err := f.Next(t.Context())
+		must(t, err)
+		next = recs[len(recs)-1].Index + 1
+	}
+	path := f.Path()
+	must(t, f.Close())
+	must(t, mem.Remove(generation(1)))
+	must(t, mem.Remove(generation(2)))
+	again, err := storage.Follow(path, storage.FollowOptions{FS: mem, From: next})
+	must(t, err)
+	defer again.Close()
+	if recs, err := again.Next(t.Context()); err != nil || recs[0].Index != next {
+		t.Errorf("continued in %s at %d: %v, %v", path, next, recs, err)
+	}
+}
+
 // TestFollowReturnsWhatIsDurable: a batch whose writeback failed is in the page cache but not on the device. A follower does not
 // return it, whichever descriptor got the error.
 func TestFollowReturnsWhatIsDurable(t *testing.T) {
