@@ -12,7 +12,9 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
@@ -41,6 +43,20 @@ func closeBackend(b *fencepost.Backend) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return b.Close(ctx)
+}
+
+// registryEntry returns the registry entry of a type, which must exist.
+func registryEntry(ctx context.Context, b *fencepost.Backend, typ string) (storage.Entry, error) {
+	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
+	if err == nil && !known {
+		err = &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s: a worker registers the one that it finds in its directory; "+
+			"is it the right database?", b.Name, typ)}
+	}
+	return storageEntry(entry), err
+}
+
+func storageEntry(f queue.RegistryEntry) storage.Entry {
+	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
 }
 
 // mongoBackend is implemented by a queue in MongoDB.

@@ -315,15 +315,11 @@ func (f *rewriteFlags) sayLost(out io.Writer, which string) {
 // registered compares the registry entry of the type's file with the files that exist.
 func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMismatch, err error) {
 	err = withQueue(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
-		e, ok, err := b.Queue.RegistryEntry(ctx, f.typ)
+		e, err := registryEntry(ctx, b, f.typ)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s: a worker registers the one that it finds in its directory; "+
-				"is it the right database?", b.Name, f.typ)}
-		}
-		err = storage.CheckRegistered(f.files.fs(), f.dir, f.typ, storageEntry(e))
+		err = storage.CheckRegistered(f.files.fs(), f.dir, f.typ, e)
 		if !errors.As(err, &wrong) {
 			return err
 		}

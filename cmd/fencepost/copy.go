@@ -244,18 +244,9 @@ func (o *copying) endsAll(err error) bool {
 	return err != nil && (errors.Is(err, storage.ErrNoSpace) || errors.Is(err, lock.ErrUnavailable) || o.checkTo() != nil)
 }
 
-// knownEntry returns the registry entry of a type, which must exist: a mistyped type gets no lock.
-func knownEntry(ctx context.Context, b *fencepost.Backend, typ string) (queue.RegistryEntry, error) {
-	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
-	if err == nil && !known {
-		err = fmt.Errorf("type %q has no registered file: %w", typ, fs.ErrNotExist)
-	}
-	return entry, err
-}
-
 // preview prints what copying a type would do. It changes nothing.
 func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string) error {
-	entry, err := knownEntry(ctx, b, typ)
+	entry, err := registryEntry(ctx, b, typ)
 	switch {
 	case err != nil:
 		return err
@@ -264,7 +255,7 @@ func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string)
 		return nil
 	}
 	fsys := o.from.fs(ctx)
-	if err := storage.CheckRegistered(fsys, o.from.dir, typ, storageEntry(entry)); err != nil {
+	if err := storage.CheckRegistered(fsys, o.from.dir, typ, entry); err != nil {
 		return err
 	}
 	chain, wrong := checkChain(fsys, o.from.dir, typ)
@@ -282,7 +273,7 @@ func (o *copying) preview(ctx context.Context, b *fencepost.Backend, typ string)
 
 // copyType copies a type, and prints the result.
 func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string) error {
-	if _, err := knownEntry(ctx, b, typ); err != nil {
+	if _, err := registryEntry(ctx, b, typ); err != nil { // a mistyped type gets no lock
 		return err
 	}
 	fsys := o.from.fs(ctx)

@@ -69,7 +69,7 @@ func TestCopyAsksFirst(t *testing.T) {
 		{"", cli.ExitUsage, "check first with --dry-run, then give --yes"},
 		{"--dry-run --yes", 0, "would be moved"},
 		{"--dry-run", 0, "orders  from " + store + " to " + dir + "  files: 2, "},
-		{"--dry-run nothing", cli.ExitNothing, "nothing to copy for type nothing"},
+		{"--dry-run nothing", cli.ExitNothing, "no registered file of type nothing"},
 	} {
 		code, out, errs := runRoot(t, append([]string{"copy", "--url", url, store, dir}, strings.Fields(test.flags)...)...)
 		if code != test.code || !strings.Contains(out+errs, test.says) {

@@ -403,10 +403,6 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 	return nil
 }
 
-func storageEntry(f queue.RegistryEntry) storage.Entry {
-	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
-}
-
 // absence is a type whose registered file is not here.
 type absence struct {
 	typ string

@@ -13,7 +13,6 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -121,22 +120,13 @@ func typesOf(paths []string) (types []chainKey, err error) {
 	return types, nil
 }
 
-// registered returns the registry entry of a type, which must exist.
-func registered(ctx context.Context, b *fencepost.Backend, typ string) (queue.RegistryEntry, error) {
-	entry, known, err := b.Queue.RegistryEntry(ctx, typ)
-	if err == nil && !known {
-		err = &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s, so none of its files is removed: is it the right database?", b.Name, typ)}
-	}
-	return entry, err
-}
-
 // keepInTurn calls keep when no other command changes the type; a dry run need not wait for that.
 func (k *keeper) keepInTurn(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, t chainKey) error {
 	if k.dryRun {
 		return k.keep(ctx, cmd, b, t)
 	}
 	// A type that the database does not know, perhaps a mistyped one, gets no lock.
-	if _, err := registered(ctx, b, t.typ); err != nil {
+	if _, err := registryEntry(ctx, b, t.typ); err != nil {
 		return err
 	}
 	return k.admin.turn(cmd).Take(ctx, b, t.typ, func(ctx context.Context) error { return k.keep(ctx, cmd, b, t) })
@@ -144,11 +134,11 @@ func (k *keeper) keepInTurn(ctx context.Context, cmd *cobra.Command, b *fencepos
 
 // keep removes the old files of one type.
 func (k *keeper) keep(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, t chainKey) error {
-	entry, err := registered(ctx, b, t.typ)
+	entry, err := registryEntry(ctx, b, t.typ)
 	if err != nil {
 		return err
 	}
-	o := storage.KeepOptions{Registered: storageEntry(entry), Age: time.Duration(k.age), Size: int64(k.size), Replaced: k.replaced, DryRun: k.dryRun}
+	o := storage.KeepOptions{Registered: entry, Age: time.Duration(k.age), Size: int64(k.size), Replaced: k.replaced, DryRun: k.dryRun}
 	if k.files.place != nil {
 		o.FS = k.files.place.Until(ctx)
 	}
