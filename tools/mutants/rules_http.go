@@ -9,7 +9,7 @@ var httpRules = []rule{
 	{file: "cmd/fencepost/serve.go", rule: "a server that other machines can reach requires credentials", tests: "TestOtherMachinesNeedAToken",
 		old: `if f.open && f.tokenFile == ""`, new: `if !f.open && f.tokenFile == ""`},
 	{file: "cmd/internal/api/access.go", rule: "no error quotes a line", tests: "TestTokensThatCannotBeRead",
-		old: `in 64 hex digits", n)`, new: `in 64 hex digits: %s", n, fields[1])`},
+		old: `in 64 hex digits")`, new: `in 64 hex digits: " + fields[1])`},
 	{file: "cmd/internal/api/access.go", rule: "the time taken does not reveal how much of a token is right", untested: "the difference is below what a test can measure"},
 	{file: "cmd/internal/reload/reload.go", rule: "an invalid file changes nothing", in: "cmd/internal/api", tests: "TestRevokedToken",
 		old: `	value, err := r.readWhole()

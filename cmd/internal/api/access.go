@@ -118,29 +118,12 @@ func parseTokens(text []byte) (tokens []token, err error) {
 		if len(fields) == 0 || fields[0][0] == '#' {
 			continue
 		}
-		// rule: no error quotes a line: it may be a token itself.
 		if len(fields) != 3 && len(fields) != 4 {
 			return nil, fmt.Errorf("line %d does not have 3 or 4 fields: name, SHA-256 of the token, scopes, and types if not all are meant", n)
 		}
-		t := token{client: client{name: fields[0]}}
-		hash, err := hex.DecodeString(fields[1])
-		if err != nil || len(hash) != len(t.hash) {
-			return nil, fmt.Errorf("line %d: the second field is not the SHA-256 of a token, in 64 hex digits", n)
-		}
-		t.hash = [sha256.Size]byte(hash)
-		for _, s := range strings.Split(fields[2], ",") {
-			if s := scope(s); s != scopePublish && s != scopeRead {
-				return nil, fmt.Errorf("line %d: the third field is scopes: publish, read, or both with a comma between", n)
-			}
-			t.scopes = append(t.scopes, scope(s))
-		}
-		if len(fields) == 4 {
-			t.types = strings.Split(fields[3], ",")
-		}
-		for _, glob := range t.types {
-			if glob == "" || globs.Check(glob) != nil {
-				return nil, fmt.Errorf("line %d: the fourth field is types with commas between, as in orders,audit.*", n)
-			}
+		t, err := parseToken(fields)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		if slices.ContainsFunc(tokens, func(o token) bool { return o.name == t.name && o.hash == t.hash }) {
 			return nil, fmt.Errorf("line %d repeats an earlier line; remove one of them", n)
@@ -148,6 +131,32 @@ func parseTokens(text []byte) (tokens []token, err error) {
 		tokens = append(tokens, t)
 	}
 	return tokens, in.Err()
+}
+
+// parseToken parses the three or four fields of a line.
+func parseToken(fields []string) (t token, err error) {
+	// rule: no error quotes a line: it may be a token itself.
+	t.name = fields[0]
+	hash, err := hex.DecodeString(fields[1])
+	if err != nil || len(hash) != len(t.hash) {
+		return t, errors.New("the second field is not the SHA-256 of a token, in 64 hex digits")
+	}
+	t.hash = [sha256.Size]byte(hash)
+	for _, s := range strings.Split(fields[2], ",") {
+		if s := scope(s); s != scopePublish && s != scopeRead {
+			return t, errors.New("the third field is scopes: publish, read, or both with a comma between")
+		}
+		t.scopes = append(t.scopes, scope(s))
+	}
+	if len(fields) == 4 {
+		t.types = strings.Split(fields[3], ",")
+	}
+	for _, glob := range t.types {
+		if glob == "" || globs.Check(glob) != nil {
+			return t, errors.New("the fourth field is types with commas between, as in orders,audit.*")
+		}
+	}
+	return t, nil
 }
 
 // Access decides which requests are answered. The zero value admits all.

@@ -93,7 +93,7 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 			e.headers[strings.ToLower(key)] = values[0]
 		}
 	}
-	if _, there := r.Header[headerKey]; there {
+	if _, ok := r.Header[headerKey]; ok {
 		if e.key = r.Header.Get(headerKey); e.key == "" {
 			return nil, malformed("leave it out, or give each message another one", "%s is empty", headerKey)
 		}
@@ -101,27 +101,34 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 	if _, both := e.headers[queue.KeyHeader]; both && e.key != "" {
 		return nil, malformed("use one of them", "%s and %s%s cannot be combined", headerKey, headerPrefix, headerKey)
 	}
-	after, due := r.Header.Get(headerDelay), r.Header.Get(headerDue)
-	var err error
-	switch {
-	case after != "" && due != "":
-		return nil, malformed("use one of them", "%s and %s cannot be combined", headerDelay, headerDue)
-	case after != "":
-		if e.after, err = time.ParseDuration(after); err != nil || e.after < 0 {
-			return nil, malformed("write it as in 90s, 10m or 24h", "%s is not a duration", headerDelay)
-		}
-	case due != "":
-		if e.due, err = time.Parse(time.RFC3339Nano, due); err != nil {
-			return nil, malformed("write it as in 2026-01-31T15:04:05Z", "%s is not a time", headerDue)
-		}
-		e.due = cli.Since1970(e.due)
+	if err := e.setDelay(r.Header.Get(headerDelay), r.Header.Get(headerDue)); err != nil {
+		return nil, err
 	}
 	if text := r.Header.Get(headerSkip); text != "" {
+		var err error
 		if e.skip, err = strconv.Atoi(text); err != nil || e.skip < 0 {
 			return nil, malformed("give the number of lines that an earlier answer says are stored", "%s is not a number of lines", headerSkip)
 		}
 	}
 	return e, nil
+}
+
+// setDelay parses the headers that delay messages; "" means that one was not sent.
+func (e *envelope) setDelay(after, due string) (err error) {
+	switch {
+	case after != "" && due != "":
+		return malformed("use one of them", "%s and %s cannot be combined", headerDelay, headerDue)
+	case after != "":
+		if e.after, err = time.ParseDuration(after); err != nil || e.after < 0 {
+			return malformed("write it as in 90s, 10m or 24h", "%s is not a duration", headerDelay)
+		}
+	case due != "":
+		if e.due, err = time.Parse(time.RFC3339Nano, due); err != nil {
+			return malformed("write it as in 2026-01-31T15:04:05Z", "%s is not a time", headerDue)
+		}
+		e.due = cli.Since1970(e.due)
+	}
+	return nil
 }
 
 // newMessage returns a message without payload, with the settings of the request's head. line is 0 in a request with one message.

@@ -106,24 +106,27 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 		if cause == nil || !over {
 			said, cause = reason, err
 		}
-		if !over {
-			if wait.For(attempt, wait.AtLeastHalf(connectEvery)) == nil {
-				continue
-			}
-			if ctx.Err() != nil {
-				return none, fmt.Errorf("connect: %w", context.Cause(ctx))
-			}
+		if !over && wait.For(attempt, wait.AtLeastHalf(connectEvery)) == nil {
+			continue
 		}
-		if errors.Is(cause, storage.ErrNoSpace) {
-			return none, fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
+		if ctx.Err() != nil {
+			return none, fmt.Errorf("connect: %w", context.Cause(ctx))
 		}
-		if _, search := errors.AsType[*mongoerr.Search](cause); search {
-			return none, noServerAt(fmt.Sprintf("%s within %v (--connect-timeout)", name, within), cause)
-		}
-		if e, ok := errors.AsType[*slots.UnreachedError](cause); ok {
-			return none, &noServer{fmt.Sprintf("no usable server at %s within %v (--connect-timeout): %s; %s", name, within, e.Reason, e.Check), cause}
-		}
-		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
-			"and that a replica set has a majority of its members: %w", name, within, said, cause)
+		return none, timedOut(name, within, said, cause)
 	}
+}
+
+// timedOut returns the error of Await when within has passed; reason and cause are those of the last attempt.
+func timedOut(name string, within time.Duration, reason string, cause error) error {
+	if errors.Is(cause, storage.ErrNoSpace) {
+		return fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
+	}
+	if _, search := errors.AsType[*mongoerr.Search](cause); search {
+		return noServerAt(fmt.Sprintf("%s within %v (--connect-timeout)", name, within), cause)
+	}
+	if e, ok := errors.AsType[*slots.UnreachedError](cause); ok {
+		return &noServer{fmt.Sprintf("no usable server at %s within %v (--connect-timeout): %s; %s", name, within, e.Reason, e.Check), cause}
+	}
+	return fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
+		"and that a replica set has a majority of its members: %w", name, within, reason, cause)
 }
