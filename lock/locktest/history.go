@@ -41,6 +41,14 @@ type Step struct {
 	Unclear bool   `json:"unclear,omitempty"` // the answer was an error
 }
 
+// call identifies an operation: its two steps have it in common.
+type call struct {
+	process string
+	n       int64
+}
+
+func (s Step) call() call { return call{s.Process, s.N} }
+
 // granting reports whether the operation grants a lock if it succeeds.
 func (s Step) granting() bool {
 	return slices.Contains([]Op{Create, Acquire, TakeOver, HandOver}, s.Op)
@@ -246,45 +254,38 @@ var ErrHistory = errors.New("the history is not linearizable")
 // take longer are in Verdict.Undecided. The error wraps ErrHistory and shows the operations that fit no order.
 func Check(steps []Step, within time.Duration) (*Verdict, error) {
 	v := &Verdict{}
+	byName := v.operations(steps)
+	model := porcupine.NondeterministicModel{
+		Init:              func() []any { return []any{lockState{}} },
+		Step:              func(state, in, out any) []any { return state.(lockState).step(in.(Step), out.(Step)) },
+		DescribeOperation: describe,
+	}
+	m := model.ToModel()
+	for name, ops := range byName {
+		switch porcupine.CheckOperationsTimeout(m, ops, within) {
+		case porcupine.Illegal:
+			slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+			_, info := porcupine.CheckOperationsVerbose(m, ops, within)
+			return v, fmt.Errorf("%w: lock %q, %d operations:\n%s\n%s", ErrHistory, name, len(ops), list(ops), impasse(info.PartialLinearizationsOperations(), ops))
+		case porcupine.Unknown:
+			v.Undecided = append(v.Undecided, name)
+		}
+	}
+	return v, nil
+}
+
+// operations returns the operations on each name that restrict the order of the others, and counts all of them.
+func (v *Verdict) operations(steps []Step) map[string][]porcupine.Operation {
+	answers := answersOf(steps)
+	met, lives := shown(steps, answers)
 	byName := map[string][]porcupine.Operation{}
-	type key struct {
-		process string
-		n       int64
-	}
-	done := map[key]Step{}
-	for _, s := range steps {
-		if s.Done {
-			done[key{s.Process, s.N}] = s
-		}
-	}
-	// met: the holds, by ID, whose existence another operation shows. lives: how often a hold may have been granted (more than once if a
-	// request arrived late) minus how often it is known to have ended.
-	met, lives := map[string]bool{}, map[string]int{}
-	for _, s := range steps {
-		answer := done[key{s.Process, s.N}]
-		if !s.Done && s.granting() && (answer.OK || answer.Unclear || !answer.Done) {
-			lives[s.ID]++
-			met[s.Prev] = true // also of a takeover whose answer was lost: it may have been applied
-		}
-		if s.Done || !answer.OK {
-			continue
-		}
-		met[s.ID], met[s.Prev] = true, true
-		switch s.Op {
-		case Release, Force, Expire:
-			lives[s.ID]--
-		case TakeOver, HandOver:
-			lives[s.Prev]--
-		}
-	}
 	for _, s := range steps {
 		if s.Done {
 			continue
 		}
-		answer, returned := done[key{s.Process, s.N}]
+		answer, returned := answers[s.call()]
 		v.Operations++
-		unclear := !returned || answer.Unclear
-		if unclear {
+		if !returned || answer.Unclear {
 			v.Unclear++
 			// rule: an operation whose answer was lost may take effect at any later time, or never.
 			answer = Step{At: math.MaxInt64, Unclear: true}
@@ -312,23 +313,42 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 		}
 		byName[s.Name] = append(byName[s.Name], porcupine.Operation{Input: s, Call: s.At, Output: answer, Return: answer.At})
 	}
-	model := porcupine.NondeterministicModel{
-		Init:              func() []any { return []any{lockState{}} },
-		Step:              func(state, in, out any) []any { return state.(lockState).step(in.(Step), out.(Step)) },
-		DescribeOperation: describe,
-	}
-	m := model.ToModel()
-	for name, ops := range byName {
-		switch porcupine.CheckOperationsTimeout(m, ops, within) {
-		case porcupine.Illegal:
-			slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-			_, info := porcupine.CheckOperationsVerbose(m, ops, within)
-			return v, fmt.Errorf("%w: lock %q, %d operations:\n%s\n%s", ErrHistory, name, len(ops), list(ops), impasse(info.PartialLinearizationsOperations(), ops))
-		case porcupine.Unknown:
-			v.Undecided = append(v.Undecided, name)
+	return byName
+}
+
+// answersOf returns the second steps of operations.
+func answersOf(steps []Step) map[call]Step {
+	answers := map[call]Step{}
+	for _, s := range steps {
+		if s.Done {
+			answers[s.call()] = s
 		}
 	}
-	return v, nil
+	return answers
+}
+
+// shown returns what operations show of each hold, by ID. met: another operation shows that it existed. lives: how often it may have been
+// granted (more than once if a request arrived late) minus how often it is known to have ended.
+func shown(steps []Step, answers map[call]Step) (met map[string]bool, lives map[string]int) {
+	met, lives = map[string]bool{}, map[string]int{}
+	for _, s := range steps {
+		answer := answers[s.call()]
+		if !s.Done && s.granting() && (answer.OK || answer.Unclear || !answer.Done) {
+			lives[s.ID]++
+			met[s.Prev] = true // also of a takeover whose answer was lost: it may have been applied
+		}
+		if s.Done || !answer.OK {
+			continue
+		}
+		met[s.ID], met[s.Prev] = true, true
+		switch s.Op {
+		case Release, Force, Expire:
+			lives[s.ID]--
+		case TakeOver, HandOver:
+			lives[s.Prev]--
+		}
+	}
+	return met, lives
 }
 
 // list prints operations, a line each.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 )
@@ -31,74 +32,101 @@ func writeReport(out io.Writer, path string) error {
 	if len(all) == 0 {
 		return usagef("--report: %s has no results", path)
 	}
+	sum := summarise(all)
 	var page bytes.Buffer
 	page.WriteString(reportHead)
-	total := tally{}
-	rows := map[string]*tally{} // by scenario and backend
-	var violations []result
-	versions := map[string][]result{} // by commit and machine
+	sum.table(&page)
+	sum.seeds(&page)
+	sum.violated(&page)
+	_, err = out.Write(page.Bytes())
+	return err
+}
+
+// summary is what a report says about results.
+type summary struct {
+	first, last time.Time
+	total       tally
+	rows        map[string]*tally // by scenario and backend
+	violations  []result
+	versions    map[string][]result // by commit and machine
+}
+
+// summarise sums up results, at least one, in the order of their times.
+func summarise(all []result) *summary {
+	s := &summary{first: all[0].Time, last: all[len(all)-1].Time, rows: map[string]*tally{}, versions: map[string][]result{}}
 	for _, r := range all {
 		key := r.Scenario + " | " + job{backend: r.Backend, store: r.Store}.where()
-		if rows[key] == nil {
-			rows[key] = &tally{}
+		if s.rows[key] == nil {
+			s.rows[key] = &tally{}
 		}
-		rows[key].add(r)
-		total.add(r)
+		s.rows[key].add(r)
+		s.total.add(r)
 		if r.Verdict == violated {
-			violations = append(violations, r)
+			s.violations = append(s.violations, r)
 		}
 		version := r.Commit + " | " + r.Machine
-		versions[version] = append(versions[version], r)
+		s.versions[version] = append(s.versions[version], r)
 	}
-	fmt.Fprintf(&page, "%s runs, %s to %s: **%s held, %s violated**, %s could not be made. %s confirmed messages; %s messages in files, each of them checked.\n\n",
-		comma(total.runs), all[0].Time.Format("2006-01-02 15:04"), all[len(all)-1].Time.Format("2006-01-02 15:04 UTC"),
+	return s
+}
+
+// table writes the runs of each scenario and backend, and all faults.
+func (s *summary) table(page io.Writer) {
+	total := &s.total
+	fmt.Fprintf(page, "%s runs, %s to %s: **%s held, %s violated**, %s could not be made. %s confirmed messages; %s messages in files, each of them checked.\n\n",
+		comma(total.runs), s.first.Format("2006-01-02 15:04"), s.last.Format("2006-01-02 15:04 UTC"),
 		comma(total.verdicts[held]), comma(total.verdicts[violated]), comma(total.verdicts[notRun]), comma(total.confirmed), comma(total.inFiles))
-	fmt.Fprintf(&page, "| scenario | backend | runs | held | violated | not made | faults | confirmed | unknown | refused | sessions | void bytes | recovered in s, median / most |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
+	fmt.Fprintf(page, "| scenario | backend | runs | held | violated | not made | faults | confirmed | unknown | refused | sessions | void bytes | recovered in s, median / most |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, sc := range scenarios {
 		for _, b := range backends {
 			for _, store := range append([]string{""}, stores...) {
 				where := job{backend: b, store: store}.where()
-				if row := rows[sc.name+" | "+where]; row != nil {
-					fmt.Fprintf(&page, "| %s | %s | %s\n", sc.name, where, row)
+				if row := s.rows[sc.name+" | "+where]; row != nil {
+					fmt.Fprintf(page, "| %s | %s | %s\n", sc.name, where, row)
 				}
 			}
 		}
 	}
-	fmt.Fprintf(&page, "| all | | %s\n\n", &total)
-	page.WriteString("Faults that were done, by kind: ")
+	fmt.Fprintf(page, "| all | | %s\n\n", total)
 	kinds := slices.Sorted(maps.Keys(total.faults))
 	for i, kind := range kinds {
 		kinds[i] = fmt.Sprintf("%s %s", kind, comma(total.faults[kind]))
 	}
-	fmt.Fprintf(&page, "%s.\n\n", strings.Join(kinds, ", "))
+	fmt.Fprintf(page, "Faults that were done, by kind: %s.\n\n", strings.Join(kinds, ", "))
 	if total.late != (lateCreates{}) {
-		fmt.Fprintf(&page, "Creates of slots that were delivered when their sender had given them up: %s. Of these %s created the slot, and %s found another one there.\n\n",
+		fmt.Fprintf(page, "Creates of slots that were delivered when their sender had given them up: %s. Of these %s created the slot, and %s found another one there.\n\n",
 			comma(total.late.Created+total.late.Taken), comma(total.late.Created), comma(total.late.Taken))
 	}
-	fmt.Fprintf(&page, "## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n")
-	for _, version := range slices.SortedFunc(maps.Keys(versions), func(a, b string) int { return versions[a][0].Time.Compare(versions[b][0].Time) }) {
+}
+
+// seeds writes the seeds of each version.
+func (s *summary) seeds(page io.Writer) {
+	fmt.Fprintf(page, "## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n")
+	for _, version := range slices.SortedFunc(maps.Keys(s.versions), func(a, b string) int { return s.versions[a][0].Time.Compare(s.versions[b][0].Time) }) {
 		var seeds []uint64
-		for _, r := range versions[version] {
+		for _, r := range s.versions[version] {
 			seeds = append(seeds, r.Seed)
 		}
-		fmt.Fprintf(&page, "| %s | %d | %s |\n", version, len(seeds), ranges(seeds))
+		fmt.Fprintf(page, "| %s | %d | %s |\n", version, len(seeds), ranges(seeds))
 	}
-	page.WriteString("\n## Violations\n\n")
-	if len(violations) == 0 {
-		page.WriteString("None.\n")
+}
+
+// violated writes the violations, with the commands that repeat them.
+func (s *summary) violated(page io.Writer) {
+	fmt.Fprint(page, "\n## Violations\n\n")
+	if len(s.violations) == 0 {
+		fmt.Fprint(page, "None.\n")
 	}
-	for _, r := range violations {
+	for _, r := range s.violations {
 		store := ""
 		if r.Store != "" {
 			store = " --store " + r.Store
 		}
-		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s%s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, store, r.Seed, strings.Join(r.Found, "; "))
+		fmt.Fprintf(page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s%s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, store, r.Seed, strings.Join(r.Found, "; "))
 		if r.Note != "" {
-			fmt.Fprintf(&page, "  %s\n", r.Note)
+			fmt.Fprintf(page, "  %s\n", r.Note)
 		}
 	}
-	_, err = out.Write(page.Bytes())
-	return err
 }
 
 const reportHead = `# What chaos has shown
