@@ -230,6 +230,7 @@ func (c *catter) want(ids []string) error {
 	return nil
 }
 
+// file prints the messages of a file, up to those that a later one has.
 func (c *catter) file(path string) error {
 	taken, err := c.takenBack(path)
 	if err != nil {
@@ -245,8 +246,8 @@ func (c *catter) file(path string) error {
 			return err
 		}
 	}
-	until, ok := c.until[filepath.Clean(path)]
-	if ok && until <= r.FirstIndex() {
+	until, replaced := c.until[filepath.Clean(path)]
+	if replaced && until <= r.FirstIndex() {
 		printable.Fprintf(c.notes, "%s was replaced by a compaction or repair; its messages are in a later file\n", path)
 		return nil
 	}
@@ -256,24 +257,19 @@ func (c *catter) file(path string) error {
 			tellBegin(c.notes, path, r.FirstIndex(), c.options.From)
 		}
 	}
-	lost := 0
-	for here := 0; (!c.limited || c.left > 0) && (c.names == nil || here < len(c.names)); {
+	lost, found := 0, 0
+	for (!c.limited || c.left > 0) && (c.names == nil || found < len(c.names)) {
 		rec, err := r.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if lost > 0 {
-				printable.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
-			}
-			if s := r.Sealed(); s != nil {
-				printable.Fprintf(c.notes, "%s is sealed; it continues in %s\n", path, successorPath(path, r.Type(), s))
-			}
+			c.tellEnd(path, r, lost)
 			return nil
 		case err != nil:
 			if err := c.gap(err); err != nil {
 				return err
 			}
 			continue
-		case ok && rec.Index >= until:
+		case replaced && rec.Index >= until:
 			return nil
 		case rec.Index < c.options.From || taken.has(&rec, r.BatchEnd()):
 			continue
@@ -286,7 +282,7 @@ func (c *catter) file(path string) error {
 				continue
 			}
 			c.wanted[string(rec.ID)] = true
-			here++
+			found++
 		}
 		if rec.Kind == storage.KindSkipped {
 			if c.names != nil {
@@ -300,6 +296,16 @@ func (c *catter) file(path string) error {
 		c.left--
 	}
 	return nil
+}
+
+// tellEnd says what follows the messages of a file that was read to its end, and how many lost ones were among them.
+func (c *catter) tellEnd(path string, r *storage.Reader, lost int) {
+	if lost > 0 {
+		printable.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
+	}
+	if s := r.Sealed(); s != nil {
+		printable.Fprintf(c.notes, "%s is sealed; it continues in %s\n", path, successorPath(path, r.Type(), s))
+	}
 }
 
 // tellBegin says on notes if the messages that were asked for, from an index on, begin later, in the first of the files to read.

@@ -184,6 +184,20 @@ func (b *balancer) fromHeaviest() []int {
 // path finds the shortest path from one member to the one with the lowest load on which each member can
 // pass a type to the next. It returns nil if no move would make the loads more even.
 func (b *balancer) path(from int) []int {
+	to := b.search(from)
+	if to < 0 {
+		return nil
+	}
+	path := []int{to}
+	for at := to; at != from; at = b.before[at] - 1 {
+		path = append(path, b.before[at]-1)
+	}
+	slices.Reverse(path)
+	return path
+}
+
+// search returns the member at the end of the path, negative if there is none; before then has the members on the way to it.
+func (b *balancer) search(from int) (best int) {
 	most := math.MaxInt
 	if from < len(b.load) {
 		most = b.load[from] - imbalanceThreshold
@@ -192,8 +206,8 @@ func (b *balancer) path(from int) []int {
 	b.before[from] = from + 1
 	clear(b.expanded)
 	b.queue = append(b.queue[:0], from)
-	best, least, unexpanded := -1, slices.Min(b.load), len(b.classes)
-search:
+	least, unexpanded := slices.Min(b.load), len(b.classes)
+	best = -1
 	for i := 0; i < len(b.queue) && unexpanded > 0; i++ {
 		at := b.queue[i]
 		for class, stack := range b.stacks[at] {
@@ -210,21 +224,13 @@ search:
 				b.queue = append(b.queue, to)
 				if b.load[to] <= most && b.load[to] < b.room[to] && (best < 0 || b.load[to] < b.load[best]) {
 					if best = to; b.load[best] == least {
-						break search // there is no better one
+						return best // there is no better one
 					}
 				}
 			}
 		}
 	}
-	if best < 0 {
-		return nil
-	}
-	path := []int{best}
-	for at := best; at != from; at = b.before[at] - 1 {
-		path = append(path, b.before[at]-1)
-	}
-	slices.Reverse(path)
-	return path
+	return best
 }
 
 // follow moves one type along each edge of a path, starting at the end, so that every member has room.
