@@ -15,33 +15,32 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Classic is the MongoDB lock as it is usually written: insert a document under a unique index, delete it to release, let a
+// classic is the MongoDB lock as it is usually written: insert a document under a unique index, delete it to release, let a
 // TTL index remove the documents of crashed holders. It exists for comparison, by benchmarks and by the tests that show
 // what it cannot do. Do not protect anything with it:
 //
 //   - A lock whose holder died stays until the server's next TTL sweep, which is up to a minute after the expiry.
 //   - The expiry is by the holder's wall clock. A clock that is behind frees the lock while its holder still has it.
-//   - A holder that has outlived its expiry is not notified, and its Release frees the lock of its successor.
+//   - A holder that has outlived its expiry is not notified, and its release frees the lock of its successor.
 //   - The document is gone after a release, and a counter in it starts again: there is no fencing token.
 //   - If the answer to an acquisition is lost, the lock stays held without a holder until the expiry.
 //
 // The Locker of package lock over the store of package mongolock has none of these failures, and is no slower.
-type Classic struct {
+type classic struct {
 	locks *mongo.Collection
-	o     ClassicOptions
+	o     classicOptions
 }
 
-// ClassicOptions configures NewClassic. The zero value is ready to use.
-type ClassicOptions struct {
-	Collection string           // defaults to DefaultClassicCollection
-	Expiry     time.Duration    // defaults to a minute
-	Poll       time.Duration    // how often Acquire tries; defaults to 100 ms
-	Upsert     bool             // acquire by findOneAndUpdate with upsert instead of by insert
-	Clock      func() time.Time // for the expiry; defaults to time.Now
+// classicOptions configures newClassic. The zero value is ready to use.
+type classicOptions struct {
+	Expiry time.Duration    // defaults to a minute
+	Poll   time.Duration    // how often acquire tries; defaults to 100 ms
+	Upsert bool             // acquire by findOneAndUpdate with upsert instead of by insert
+	Clock  func() time.Time // for the expiry; defaults to time.Now
 }
 
-// DefaultClassicCollection is the collection of classic locks.
-const DefaultClassicCollection = "classic_locks"
+// classicCollection is the collection of classic locks.
+const classicCollection = "classic_locks"
 
 const (
 	classicExpiry = time.Minute
@@ -55,11 +54,8 @@ type classicDocument struct {
 	ExpireAt time.Time `bson:"expireAt"`
 }
 
-// NewClassic returns the classic lock on a collection of db, with a TTL index on it.
-func NewClassic(ctx context.Context, db *mongo.Database, o ClassicOptions) (*Classic, error) {
-	if o.Collection == "" {
-		o.Collection = DefaultClassicCollection
-	}
+// newClassic returns the classic lock on a collection of db, with a TTL index on it.
+func newClassic(ctx context.Context, db *mongo.Database, o classicOptions) (*classic, error) {
 	if o.Expiry == 0 {
 		o.Expiry = classicExpiry
 	}
@@ -69,10 +65,7 @@ func NewClassic(ctx context.Context, db *mongo.Database, o ClassicOptions) (*Cla
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	if o.Expiry < 0 || o.Poll < 0 {
-		return nil, &lock.InvalidError{What: "expiry or poll interval", Value: fmt.Sprint(o.Expiry, ", ", o.Poll), Problem: "it must be positive"}
-	}
-	c := &Classic{o: o, locks: db.Collection(o.Collection, options.Collection().SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()))}
+	c := &classic{o: o, locks: db.Collection(classicCollection, options.Collection().SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()))}
 	_, err := c.locks.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "expireAt", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(0)})
 	if err != nil {
 		return nil, fmt.Errorf("classic lock: create the TTL index: %w", err)
@@ -80,14 +73,14 @@ func NewClassic(ctx context.Context, db *mongo.Database, o ClassicOptions) (*Cla
 	return c, nil
 }
 
-// ClassicLock is a lock that was acquired, and may no longer be held: there is no way to know.
-type ClassicLock struct {
-	c   *Classic
+// classicLock is a lock that was acquired, and may no longer be held: there is no way to know.
+type classicLock struct {
+	c   *classic
 	doc classicDocument
 }
 
-// TryAcquire takes the lock if it has no document; otherwise the error is lock.ErrHeld.
-func (c *Classic) TryAcquire(ctx context.Context, name string) (*ClassicLock, error) {
+// try takes the lock if it has no document; otherwise the error is lock.ErrHeld.
+func (c *classic) try(ctx context.Context, name string) (held, error) {
 	doc := classicDocument{Name: name, Token: 1, ExpireAt: c.o.Clock().Add(c.o.Expiry)}
 	var err error
 	if c.o.Upsert {
@@ -101,11 +94,11 @@ func (c *Classic) TryAcquire(ctx context.Context, name string) (*ClassicLock, er
 	case err != nil:
 		return nil, fmt.Errorf("classic lock %q: %w", name, err)
 	}
-	return &ClassicLock{c: c, doc: doc}, nil
+	return &classicLock{c: c, doc: doc}, nil
 }
 
 // upsert inserts doc if there is none of that name; otherwise it returns lock.ErrHeld.
-func (c *Classic) upsert(ctx context.Context, doc classicDocument) error {
+func (c *classic) upsert(ctx context.Context, doc classicDocument) error {
 	err := c.locks.FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: doc.Name}},
 		bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "token", Value: doc.Token}, {Key: "expireAt", Value: doc.ExpireAt}}}},
 		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.Before)).Err()
@@ -118,12 +111,12 @@ func (c *Classic) upsert(ctx context.Context, doc classicDocument) error {
 	return lock.ErrHeld
 }
 
-// Acquire retries until the lock is free or ctx ends.
-func (c *Classic) Acquire(ctx context.Context, name string) (*ClassicLock, error) {
+// acquire retries until the lock is free or ctx ends.
+func (c *classic) acquire(ctx context.Context, name string) (held, error) {
 	tick := time.NewTicker(c.o.Poll)
 	defer tick.Stop()
 	for {
-		l, err := c.TryAcquire(ctx, name)
+		l, err := c.try(ctx, name)
 		if !errors.Is(err, lock.ErrHeld) {
 			return l, err
 		}
@@ -135,11 +128,13 @@ func (c *Classic) Acquire(ctx context.Context, name string) (*ClassicLock, error
 	}
 }
 
-// Token is a counter in the lock's document: 1, each time.
-func (l *ClassicLock) Token() int64 { return l.doc.Token }
+func (c *classic) close(context.Context) error { return nil }
 
-// Release deletes the lock's document, whichever holder it belongs to by now.
-func (l *ClassicLock) Release(ctx context.Context) error {
+// token is a counter in the lock's document: 1, each time.
+func (l *classicLock) token() int64 { return l.doc.Token }
+
+// release deletes the lock's document, whichever holder it belongs to by now.
+func (l *classicLock) release(ctx context.Context) error {
 	if _, err := l.c.locks.DeleteOne(ctx, bson.D{{Key: "_id", Value: l.doc.Name}}); err != nil {
 		return fmt.Errorf("classic lock %q: release: %w", l.doc.Name, err)
 	}

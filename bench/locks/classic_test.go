@@ -17,13 +17,13 @@ import (
 )
 
 // onBothVariants runs f with the lock by insert and with the one by upsert.
-func onBothVariants(t *testing.T, f func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic)) {
+func onBothVariants(t *testing.T, f func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic)) {
 	for _, upsert := range []bool{false, true} {
 		t.Run(map[bool]string{false: "insert", true: "upsert"}[upsert], func(t *testing.T) {
 			db := mongotest.Database(t)
-			f(t, db, func(o ClassicOptions) *Classic {
+			f(t, db, func(o classicOptions) *classic {
 				o.Upsert = upsert
-				c, err := NewClassic(t.Context(), db, o)
+				c, err := newClassic(t.Context(), db, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -48,9 +48,9 @@ func ourLocker(t *testing.T, db *mongo.Database) *lock.Locker {
 	return l
 }
 
-func mustClassic(t *testing.T, c *Classic, name string) *ClassicLock {
+func mustClassic(t *testing.T, c *classic, name string) held {
 	t.Helper()
-	l, err := c.TryAcquire(t.Context(), name)
+	l, err := c.try(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +59,14 @@ func mustClassic(t *testing.T, c *Classic, name string) *ClassicLock {
 
 // TestClassicExcludes: without faults the classic lock works, and duplicate keys are not errors.
 func TestClassicExcludes(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
-		c := open(ClassicOptions{Poll: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic) {
+		c := open(classicOptions{Poll: time.Millisecond})
 		var holders, grants atomic.Int32
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
 				for range 10 {
-					l, err := c.Acquire(t.Context(), "n")
+					l, err := c.acquire(t.Context(), "n")
 					if err != nil {
 						t.Error(err)
 						return
@@ -76,7 +76,7 @@ func TestClassicExcludes(t *testing.T) {
 					}
 					grants.Add(1)
 					holders.Add(-1)
-					if err := l.Release(t.Context()); err != nil {
+					if err := l.release(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}
@@ -89,10 +89,10 @@ func TestClassicExcludes(t *testing.T) {
 		held := mustClassic(t, c, "n")
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := c.Acquire(ctx, "n"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := c.acquire(ctx, "n"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("waiting for a held lock: %v", err)
 		}
-		if err := held.Release(t.Context()); err != nil {
+		if err := held.release(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -100,13 +100,13 @@ func TestClassicExcludes(t *testing.T) {
 
 // TestClassicTokenResets: the counter is deleted with its document. Fencepost's token only grows.
 func TestClassicTokenResets(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
-		c, ours := open(ClassicOptions{}), ourLocker(t, db)
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic) {
+		c, ours := open(classicOptions{}), ourLocker(t, db)
 		var classic, fenced []int64
 		for range 3 {
 			l := mustClassic(t, c, "n")
-			classic = append(classic, l.Token())
-			l.Release(t.Context())
+			classic = append(classic, l.token())
+			l.release(t.Context())
 			le, err := ours.TryAcquire(t.Context(), "n")
 			if err != nil {
 				t.Fatal(err)
@@ -126,7 +126,7 @@ func TestClassicTokenResets(t *testing.T) {
 // sweep does what the server's TTL sweeper does once a minute, so that the tests need not wait for it.
 func sweep(t *testing.T, db *mongo.Database) {
 	t.Helper()
-	_, err := db.Collection(DefaultClassicCollection).DeleteMany(t.Context(), bson.D{{Key: "expireAt", Value: bson.D{{Key: "$lt", Value: time.Now()}}}})
+	_, err := db.Collection(classicCollection).DeleteMany(t.Context(), bson.D{{Key: "expireAt", Value: bson.D{{Key: "$lt", Value: time.Now()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,21 +135,21 @@ func sweep(t *testing.T, db *mongo.Database) {
 // TestClassicZombieFreesItsSuccessorsLock: a holder that outlived its expiry deletes the document by name, although it
 // belongs to another holder. Fencepost tells it that it lost the lock, and frees nothing.
 func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
-		c := open(ClassicOptions{Expiry: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic) {
+		c := open(classicOptions{Expiry: time.Millisecond})
 		zombie := mustClassic(t, c, "n")
 		time.Sleep(10 * time.Millisecond)
 		sweep(t, db)
-		long := open(ClassicOptions{Expiry: time.Hour})
+		long := open(classicOptions{Expiry: time.Hour})
 		mustClassic(t, long, "n") // the successor
-		if err := zombie.Release(t.Context()); err != nil {
+		if err := zombie.release(t.Context()); err != nil {
 			t.Fatalf("the zombie's release: %v", err)
 		}
-		third, err := long.TryAcquire(t.Context(), "n")
+		third, err := long.try(t.Context(), "n")
 		if err != nil {
 			t.Fatalf("the successor still holds it (%v): the failure was not shown", err)
 		}
-		third.Release(t.Context())
+		third.release(t.Context())
 
 		ours := ourLocker(t, db)
 		le, err := ours.TryAcquire(t.Context(), "n")
@@ -175,17 +175,17 @@ func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
 // TestClassicExpiredLockStaysUntilTheSweep: an expired document is not taken over; the next in line waits for the server's
 // sweeper. Fencepost's lock is taken over one lease after its holder died.
 func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
-		c := open(ClassicOptions{Expiry: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic) {
+		c := open(classicOptions{Expiry: time.Millisecond})
 		shown := false
 		for range 5 { // the sweeper may run just then
 			mustClassic(t, c, "n")
 			time.Sleep(50 * time.Millisecond)
-			l, err := c.TryAcquire(t.Context(), "n")
+			l, err := c.try(t.Context(), "n")
 			if shown = errors.Is(err, lock.ErrHeld); shown {
 				break
 			}
-			l.Release(t.Context())
+			l.release(t.Context())
 		}
 		if !shown {
 			t.Error("an expired lock was free at once, five times: the failure was not shown")
@@ -198,18 +198,12 @@ func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
 // TestClassicClockSkew: the expiry is by the holder's clock. If that is an hour behind, the lock is swept while it is
 // held.
 func TestClassicClockSkew(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
-		behind := open(ClassicOptions{Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(classicOptions) *classic) {
+		behind := open(classicOptions{Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
 		mustClassic(t, behind, "n")
 		sweep(t, db)
-		if _, err := open(ClassicOptions{}).TryAcquire(t.Context(), "n"); err != nil {
+		if _, err := open(classicOptions{}).try(t.Context(), "n"); err != nil {
 			t.Errorf("the lock is still held (%v): the failure was not shown", err)
 		}
 	})
-}
-
-func TestClassicBadInput(t *testing.T) {
-	if _, err := NewClassic(t.Context(), mongotest.Database(t), ClassicOptions{Expiry: -1}); !errors.Is(err, lock.ErrInvalid) {
-		t.Errorf("a negative expiry: %v", err)
-	}
 }

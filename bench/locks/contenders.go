@@ -40,7 +40,7 @@ type held interface {
 
 // terms are the terms of a holder.
 type terms struct {
-	Lease     time.Duration // of Fencepost; expiry of Classic. 0: the defaults of both
+	Lease     time.Duration // of Fencepost; expiry of classic. 0: the defaults of both
 	Elsewhere bool          // claim to be on another machine, so that no process can prove this one dead
 }
 
@@ -64,11 +64,7 @@ func openLocker(ctx context.Context, contender string, db *mongo.Database, t ter
 		}
 		return openFencepost(store, t)
 	case nameInsert, nameUpsert:
-		c, err := NewClassic(ctx, db, ClassicOptions{Expiry: t.Lease, Upsert: contender == nameUpsert})
-		if err != nil {
-			return nil, err
-		}
-		return classic{c}, nil
+		return newClassic(ctx, db, classicOptions{Expiry: t.Lease, Upsert: contender == nameUpsert})
 	case nameStore:
 		return openBareStore(ctx, db)
 	case nameLeast:
@@ -116,27 +112,3 @@ func lease(le *lock.Lease, err error) (held, error) {
 
 func (f fencepostLease) release(ctx context.Context) error { return f.le.Release(ctx) }
 func (f fencepostLease) token() int64                      { return f.le.Token() }
-
-type classic struct{ c *Classic }
-
-func (c classic) acquire(ctx context.Context, name string) (held, error) {
-	return classicHeld(c.c.Acquire(ctx, name))
-}
-
-func (c classic) try(ctx context.Context, name string) (held, error) {
-	return classicHeld(c.c.TryAcquire(ctx, name))
-}
-
-func (classic) close(context.Context) error { return nil }
-
-type classicLock struct{ l *ClassicLock }
-
-func classicHeld(l *ClassicLock, err error) (held, error) {
-	if err != nil {
-		return nil, err
-	}
-	return classicLock{l}, nil
-}
-
-func (c classicLock) release(ctx context.Context) error { return c.l.Release(ctx) }
-func (c classicLock) token() int64                      { return c.l.Token() }

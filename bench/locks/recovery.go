@@ -23,7 +23,7 @@ type recovery struct {
 	never int // did not recover within patience
 }
 
-// measureRecovery kills holders. Recoveries of one kind run one after another, but those of Classic concurrently, and
+// measureRecovery kills holders. Recoveries of one kind run one after another, but those of classic concurrently, and
 // while the others are measured: they only wait.
 func (b *bench) measureRecovery(ctx context.Context) ([]*recovery, error) {
 	const short = 2 * time.Second

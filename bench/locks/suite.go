@@ -1,4 +1,4 @@
-// Package locks measures package lock on MongoDB against the usual lock on MongoDB (Classic).
+// Package locks measures package lock on MongoDB against the usual lock on MongoDB (classic).
 package locks
 
 import (

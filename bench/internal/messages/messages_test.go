@@ -48,7 +48,7 @@ func TestWithDatabase(t *testing.T) {
 		"mongodb://u:p@h:1,i:2?x=y":    "mongodb://u:p@h:1,i:2/db?x=y",
 		"mongodb+srv://h.example/?x=y": "mongodb+srv://h.example/db?x=y",
 	} {
-		if got := WithDatabase(uri, "db"); got != want {
+		if got := withDatabase(uri, "db"); got != want {
 			t.Errorf("%s: got %s", uri, got)
 		}
 	}

@@ -99,7 +99,7 @@ func (s *Server) NewPlace(name string) (*Place, error) {
 	}
 	db := s.Client.Database(database)
 	p := &Place{
-		URI:      WithDatabase(s.URI, database),
+		URI:      withDatabase(s.URI, database),
 		Dir:      dir,
 		Messages: db.Collection("messages", options.Collection().SetWriteConcern(&writeconcern.WriteConcern{W: "majority", Journal: new(true)})),
 		Relaxed:  db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
@@ -154,8 +154,8 @@ func (p *Place) close(ctx context.Context) error {
 	return err
 }
 
-// WithDatabase puts a database's name into a URI. It parses the URI by hand, because a list of hosts is not a valid URL.
-func WithDatabase(uri, name string) string {
+// withDatabase puts a database's name into a URI. It parses the URI by hand, because a list of hosts is not a valid URL.
+func withDatabase(uri, name string) string {
 	scheme, rest, _ := strings.Cut(uri, "://")
 	rest, query, asks := strings.Cut(rest, "?")
 	hosts, _, _ := strings.Cut(rest, "/")

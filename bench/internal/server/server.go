@@ -21,13 +21,13 @@ import (
 )
 
 // NewDatabase names the database of a suite's run. The names of everything else that the run creates begin with it;
-// those of all runs of the suite begin with Prefix(suite).
+// those of all runs of the suite begin with prefix(suite).
 func NewDatabase(suite string) string {
-	return Prefix(suite) + bson.NewObjectID().Hex()[8:] // without the time: a name has at most 63 bytes
+	return prefix(suite) + bson.NewObjectID().Hex()[8:] // without the time: a name has at most 63 bytes
 }
 
-// Prefix is the beginning of the names of all databases that a suite's runs create.
-func Prefix(suite string) string { return "fencepost_bench_" + suite + "_" }
+// prefix is the beginning of the names of all databases that a suite's runs create.
+func prefix(suite string) string { return "fencepost_bench_" + suite + "_" }
 
 // Start returns the URI of a server: uri, or a new one if that is empty, which stop ends.
 func Start(ctx context.Context, uri string, logf func(string, ...any)) (_ string, stop func() error, err error) {
@@ -141,7 +141,7 @@ func Databases(ctx context.Context, uri, suite string) (names []string, err erro
 	}
 	defer func() { err = errors.Join(err, client.Disconnect(context.WithoutCancel(ctx))) }()
 	names, err = client.ListDatabaseNames(ctx, bson.D{})
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, Prefix(suite)) }), err
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix(suite)) }), err
 }
 
 // Undisturbed returns a context for cleaning up.
