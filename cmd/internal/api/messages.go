@@ -24,7 +24,7 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	if text := r.URL.Query().Get("from"); text != "" {
 		var ok bool
 		if from, ok = cli.ParsePlace(text); !ok {
-			return malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, or 90m", "from is not a place in a file")
+			return malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, 90m or 7d", "from is not a place in a file")
 		}
 	} else {
 		from.IsIndex = true

@@ -103,7 +103,7 @@ func tailFrom(r *http.Request) (*cli.Place, error) {
 	}
 	p, ok := cli.ParsePlace(text)
 	if !ok {
-		return nil, malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, or 90m", "from is not a place in a file")
+		return nil, malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, 90m or 7d", "from is not a place in a file")
 	}
 	return &p, nil
 }

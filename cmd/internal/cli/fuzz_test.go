@@ -77,7 +77,7 @@ func FuzzConfig(f *testing.F) {
 // FuzzPlace: places in a file, as for the HTTP API, tail and cat. A place is an index, IDs or a time, and its own text leads to it again.
 func FuzzPlace(f *testing.F) {
 	for _, s := range []string{"1234", "007", "-1", "+1", "18446744073709551615", "18446744073709551616", "065svpb8000i6hb7h6lsrro000000001", strings.Repeat("0", 32), strings.Repeat("ab", 20), "1234abcd", "AB", "abc",
-		"2026-01-31T15:04:05Z", "0001-01-01T00:00:00Z", "90m", "-90m", "1e3s", "", "9223372036s", "\xff"} {
+		"2026-01-31T15:04:05Z", "0001-01-01T00:00:00Z", "90m", "7d", "365d", strings.Repeat("0", 30) + "7d", "-90m", "1e3s", "", "9223372036s", "\xff"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

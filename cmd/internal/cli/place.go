@@ -16,7 +16,7 @@ type Place struct {
 	IsIndex bool
 }
 
-// ParsePlace parses an index (1234), an ID (32 characters, or hex digits for a foreign one), a time, or a duration before now (90m).
+// ParsePlace parses an index (1234), an ID (32 characters, or hex digits for a foreign one), a time, or a duration before now (90m, 7d).
 func ParsePlace(text string) (p Place, ok bool) {
 	if i, err := strconv.ParseUint(text, 10, 64); err == nil && len(text) < queue.IDLen {
 		return Place{Index: i, IsIndex: true}, true
@@ -25,16 +25,13 @@ func ParsePlace(text string) (p Place, ok bool) {
 		p.IDs = append(p.IDs, string(id[:]))
 		p.Since = id.Time() // no earlier message can have this ID
 	}
-	if b, err := hex.DecodeString(text); err == nil && len(b) > 0 {
+	var since Since
+	timed := p.IDs == nil && since.Set(text) == nil // 7d is a week, though it is hex, too
+	if b, err := hex.DecodeString(text); err == nil && len(b) > 0 && !timed {
 		p.IDs, p.Since = append(p.IDs, string(b)), time.Time{}
 	}
-	if p.IDs != nil {
-		return p, true
+	if timed {
+		p.Since = since.Time
 	}
-	var since Since
-	if since.Set(text) != nil {
-		return p, false
-	}
-	p.Since = since.Time
-	return p, true
+	return p, timed || p.IDs != nil
 }
