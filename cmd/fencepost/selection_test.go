@@ -94,3 +94,24 @@ func TestRemovalsAreConfirmed(t *testing.T) {
 		}
 	}
 }
+
+// A list that a name or a filter makes empty is an empty array, and the same exit code as that of the table.
+func TestEmptyListsAsJSON(t *testing.T) {
+	url, _, _ := withDeadLetter(t)
+	for command, want := range map[string]string{
+		"types peek orders":           "nothing is pending there",
+		"types peek ordrs":            "knows no type ordrs",
+		"types peek orders --foreign": "has no foreign keys",
+		"types ls --pending":          "no type has pending messages",
+		"dead ls --type audit":        "no dead letter",
+		"scheduled ls --type orders":  "no delayed message",
+	} {
+		args := append(strings.Fields(command), "--url", url)
+		if code, out, errs := runRoot(t, args...); code != cli.ExitNothing || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d, %s%s", command, code, out, errs)
+		}
+		if code, out, errs := runRoot(t, append(args, "-o", "json")...); code != cli.ExitNothing || out != "[]\n" || !strings.Contains(errs, want) {
+			t.Errorf("%s -o json: %d, %s%s", command, code, out, errs)
+		}
+	}
+}

@@ -385,7 +385,9 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 		after = msgs[len(msgs)-1].ID
 	}
 	if whole {
-		return printJSON(cmd, rows)
+		if err := printJSON(cmd, rows); err != nil {
+			return err
+		}
 	}
 	if len(rows) == 0 {
 		if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
@@ -395,6 +397,9 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("only foreign keys are pending there; fencepost types peek --foreign %s lists them", typ)}
 		}
 		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}
+	}
+	if whole {
+		return nil
 	}
 	t := printable.NewTable(cmd.OutOrStdout(), "ID", "NUMBER", "AGE", "SIZE", "HEADERS", "PAYLOAD")
 	for _, r := range rows {

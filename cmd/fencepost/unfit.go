@@ -132,13 +132,16 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 // peekForeign implements types peek --foreign.
 func peekForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, limit int, json bool) error {
 	keys, err := admin.ForeignKeys(ctx, b.Queue, typ, limit)
+	if err == nil && json {
+		err = printJSON(cmd, append([]string{}, keys...)) // [] instead of null
+	}
 	switch {
 	case err != nil:
 		return err
-	case json:
-		return printJSON(cmd, slices.Concat([]string{}, keys))
 	case len(keys) == 0:
 		return noForeign(typ)
+	case json:
+		return nil
 	}
 	for _, key := range keys {
 		printable.Fprintf(cmd.OutOrStdout(), "%s\n", key)
