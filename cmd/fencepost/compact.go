@@ -86,7 +86,7 @@ func (f *rewriteFlags) locate(command, arg string) (err error) {
 		switch {
 		case f.maybeLost:
 			err = nil
-		case command == "repair" && !lost.continues:
+		case command == "repair" && len(lost.later) == 0:
 			err = cli.Usagef("%w; if the file is lost permanently, --accept-loss gives up its messages", err)
 		}
 	}
@@ -156,7 +156,8 @@ func compactCommand() *cobra.Command {
 		Short: "Rewrite a type's file beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
 		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on. It holds the type's lock, so
 workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: remove it by hand
-or with keep --replaced after the new one has been verified and backed up.
+or with keep --replaced after the new one has been verified and backed up. FILE may be any file of the type, or an earlier one that was
+removed.
 
 With --from one new file replaces several: it also contains the messages of the files from that generation on, which must all be
 present. That turns the many small objects that workers write into a store into few large ones.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,25 +145,35 @@ func (f *fileFlags) ofType(typ string) ([]string, error) {
 	return paths, err
 }
 
-// one returns the file that an argument names. In a store, where a type stands for all its files,
-// choose picks one of them.
+// one returns the file that an argument names. In a store a type stands for all its files, and for the commands of succeeds a missing file
+// for those that continue it: choose picks one of them.
 func (f *fileFlags) one(command, arg string, choose func(paths []string) string) (string, error) {
-	if f.place == nil {
-		return arg, readable(command, arg)
+	typ, path, err := "", arg, error(nil)
+	if f.place != nil {
+		if typ, path, err = f.place.Argument(arg); err != nil {
+			return "", err
+		}
 	}
-	typ, path, err := f.place.Argument(arg)
-	if err != nil {
-		return "", err
+	switch {
+	case typ != "":
+		paths, err := f.ofType(typ)
+		if err != nil {
+			return "", err
+		}
+		return choose(paths), nil
+	case f.place != nil:
+		err = f.exists(path)
+	default:
+		err = readable(command, path)
 	}
-	if path != "" {
-		return path, f.exists(path)
+	if gone := (*missingError)(nil); errors.As(err, &gone) && len(gone.later) > 0 && succeeds(command) {
+		return choose(gone.later), nil
 	}
-	paths, err := f.ofType(typ)
-	if err != nil {
-		return "", err
-	}
-	return choose(paths), nil
+	return path, err
 }
+
+// succeeds reports whether a command goes on to the newest file of a type, no matter which of its files is named: keep may have removed that one.
+func succeeds(command string) bool { return command == "compact" || command == "tail" }
 
 func oldest(paths []string) string { return paths[0] }
 func newest(paths []string) string { return paths[len(paths)-1] }
@@ -313,32 +325,42 @@ func isEmbeddedDatabase(path string) bool {
 type missingError struct {
 	path, typ string
 	others    []string // paths, oldest first
-	continues bool     // one of them is of a later generation
+	later     []string // those of later generations
 	check     string   // what to check if there are none
 }
 
 func (e *missingError) Error() string {
-	const restore = "restore it from a copy if it was there"
+	restore := "or restore " + filepath.Base(e.path) + " from a copy if it was there"
 	switch n := len(e.others); n {
 	case 0:
 		return e.path + " does not exist; " + e.check
 	case 1:
-		return fmt.Sprintf("%s does not exist; the file of type %s there is %s; %s", e.path, e.typ, filepath.Base(e.others[0]), restore)
+		return fmt.Sprintf("%s does not exist; the file of type %s there is %s: name that one, %s", e.path, e.typ, filepath.Base(e.others[0]), restore)
 	default:
-		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s; %s", e.path, e.typ, filepath.Base(e.others[0]), filepath.Base(e.others[n-1]), restore)
+		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s: name one of them, %s", e.path, e.typ, filepath.Base(e.others[0]), filepath.Base(e.others[n-1]), restore)
 	}
 }
 
-// missing returns the error for a type's file that does not exist among those in its place, sorted by name.
+// missing returns the error for a type's file that does not exist among those in its place.
 func missing(path string, there []string, check string) error {
 	e := &missingError{path: path, check: check}
-	var generation uint64
+	generationOf := func(path string) (g uint64) {
+		_, g, _ = storage.ParseName(filepath.Base(path))
+		return g
+	}
 	var ok bool
-	if e.typ, generation, ok = storage.ParseName(filepath.Base(path)); ok {
+	if e.typ, _, ok = storage.ParseName(filepath.Base(path)); ok {
 		for _, p := range there {
-			if typ, g, _ := storage.ParseName(filepath.Base(p)); typ == e.typ {
-				e.others, e.continues = append(e.others, p), e.continues || g > generation
+			if typ, _, _ := storage.ParseName(filepath.Base(p)); typ == e.typ {
+				e.others = append(e.others, p)
 			}
+		}
+	}
+	slices.SortFunc(e.others, func(a, b string) int { return cmp.Compare(generationOf(a), generationOf(b)) })
+	for i, p := range e.others {
+		if generationOf(p) > generationOf(path) {
+			e.later = e.others[i:]
+			break
 		}
 	}
 	return &cli.Error{Code: cli.ExitUsage, Err: e}

@@ -29,8 +29,8 @@ func tailCommand() *cobra.Command {
 		Use:   "tail FILE | --store ADDRESS TYPE|FILE",
 		Short: "Print the last messages of a type, and with -f new ones as they are appended",
 		Long: `Tail prints the last messages of a file's type and, with --follow, waits for more until it is stopped or, on Linux, until nothing reads
-its output any more. Where the file was sealed (size limit, compaction, repair) it continues in the newest one. It prints durable
-messages only; to make sure that they are, it syncs the file itself. --unsynced prints messages sooner, which a crash may still undo.
+its output any more. Where the file was sealed (size limit, compaction, repair) it continues in the newest one. If FILE was removed
+(keep), it begins with the next one of its type. It prints durable messages only; to make sure that they are, it syncs the file itself. --unsynced prints messages sooner, which a crash may still undo.
 
 It stops with exit code 3 when the file was removed or replaced or is damaged, or when a file between FILE and the newest one is missing,
 cut, renamed or a copy. Formats are those of cat.`,
