@@ -22,9 +22,25 @@ import (
 const DefaultDatabase = "fencepost"
 
 // Parse turns a connection string into client options and the database to use. Errors begin with
-// the URL, without secrets, and name the problem. If DNS does not answer about the hosts of a
-// mongodb+srv:// URL, the error wraps a *net.DNSError that is not about a missing name.
+// the URL, without secrets, and name the problem. They match ErrURL, except if DNS does not answer about the
+// hosts of a mongodb+srv:// URL: that error wraps a *net.DNSError that is not about a missing name.
 func Parse(ctx context.Context, uri string) (*options.ClientOptions, string, error) {
+	co, database, err := parse(ctx, uri)
+	if reason, _ := mongoerr.Passing(err); err != nil && reason == "" {
+		err = invalid{err}
+	}
+	return co, database, err
+}
+
+// ErrURL matches errors about a URL that is not valid.
+var ErrURL = errors.New("invalid URL")
+
+type invalid struct{ error }
+
+func (invalid) Is(target error) bool { return target == ErrURL }
+func (e invalid) Unwrap() error      { return e.error }
+
+func parse(ctx context.Context, uri string) (*options.ClientOptions, string, error) {
 	scheme, _, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
 		return nil, "", fmt.Errorf("%s: want mongodb://host:port/database or mongodb+srv://host/database", redact.URL(uri))
@@ -98,9 +114,6 @@ func checkFiles(uri string) error {
 	return nil
 }
 
-// ErrOption is wrapped by errors about an option that the driver does not know.
-var ErrOption = errors.New("unknown option")
-
 // unknownOption returns an error about the first option of a valid URL that the driver does not know. The driver ignores it: with tsl=true
 // instead of tls=true, messages and passwords would go unencrypted.
 func unknownOption(uri string) error {
@@ -118,9 +131,9 @@ func unknownOption(uri string) error {
 		case err != nil || len(alone.UnknownOptions) == 0:
 			before = key
 		case strings.Contains(strings.ToLower(before), "password"):
-			return fmt.Errorf("%w after %s; if it belongs to the password, write & as %%26 and ; as %%3B there", ErrOption, before)
+			return fmt.Errorf("unknown option after %s; if it belongs to the password, write & as %%26 and ; as %%3B there", before)
 		default:
-			return fmt.Errorf("%w %q; correct or remove it", ErrOption, key)
+			return fmt.Errorf("unknown option %q; correct or remove it", key)
 		}
 	}
 	return nil

@@ -159,7 +159,7 @@ func Open(ctx context.Context, address, url string) (*Place, error) {
 		}
 		s, err = mongoslots.Open(ctx, url, mongoslots.Options{Address: name})
 	}
-	if errors.Is(err, mongourl.ErrOption) {
+	if errors.Is(err, mongourl.ErrURL) {
 		return nil, cli.Usagef("%w", err)
 	}
 	if err != nil {

@@ -260,13 +260,15 @@ func TestLingerIsThatOfTheStore(t *testing.T) {
 	}
 }
 
-// An option that the driver does not know is a usage error, found before anything is sent.
-func TestUnknownOptionOfTheStoresURL(t *testing.T) {
-	const typo = "mongodb://bob:secret@127.0.0.1:1/shop?tsl=true"
-	for _, c := range [][2]string{{typo, ""}, {"mongodb:", typo}} {
-		_, err := Open(t.Context(), c[0], c[1])
-		if cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), `unknown option "tsl"`) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%q: %v", c, err)
+// A URL that is not valid, or has an option that the driver does not know, is a usage error, found before anything is sent.
+func TestStoresURLThatIsNotValid(t *testing.T) {
+	for rest, says := range map[string]string{"127.0.0.1:1/shop?tsl=true": `unknown option "tsl"`, "127.0.0.1:1/shop?tls=maybe": `"maybe"`, "127.0.0.1:99999/shop": "port", "127.0.0.1:1/a/b": "the path must be"} {
+		url := "mongodb://bob:secret@" + rest
+		for _, c := range [][2]string{{url, ""}, {"mongodb:", url}} {
+			_, err := Open(t.Context(), c[0], c[1])
+			if cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q: exit code %d: %v", c, cli.Code(err), err)
+			}
 		}
 	}
 }
