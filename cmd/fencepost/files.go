@@ -206,10 +206,11 @@ func sizeOf(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// exists returns a *missingError if a file does not exist in the store.
+// exists returns a *missingError if a file does not exist in the store, or was removed.
 func (f *fileFlags) exists(path string) error {
 	_, err := f.place.FS.Stat(path)
-	if !errors.Is(err, fs.ErrNotExist) {
+	removed := err == nil && f.removed(path)
+	if !removed && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	typ, _, _ := storage.ParseName(filepath.Base(path))
@@ -217,7 +218,16 @@ func (f *fileFlags) exists(path string) error {
 	if err != nil {
 		return err
 	}
-	return missing(path, others, "check its name, and that this is the right store")
+	return missing(path, others, removed, "check its name, and that this is the right store")
+}
+
+// removed reports whether a file was removed from the store, where Stat still finds it.
+func (f *fileFlags) removed(path string) bool {
+	file, err := f.place.FS.Open(path, storage.ModeRead)
+	if err == nil {
+		file.Close()
+	}
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // meant returns a usage error if arg does not exist, according to err from looking for it, and does not look like a file name:
@@ -285,7 +295,7 @@ func readable(command, arg string) error {
 	switch named := strings.HasSuffix(arg, storage.FileName("")); {
 	case errors.Is(err, fs.ErrNotExist) && named:
 		others, _ := filesIn(filepath.Dir(arg)) // without a directory there are none
-		return missing(arg, others, "check the path, and that its volume is mounted")
+		return missing(arg, others, false, "check the path, and that its volume is mounted")
 	case err != nil:
 		return meant(arg, err) // opening it reports other errors
 	case info.IsDir():
@@ -327,23 +337,27 @@ type missingError struct {
 	others    []string // paths, oldest first
 	later     []string // those of later generations
 	check     string   // what to check if there are none
+	removed   bool     // from a store: it never exists again
 }
 
 func (e *missingError) Error() string {
-	restore := "or restore " + filepath.Base(e.path) + " from a copy if it was there"
+	what, restore := e.path+" does not exist", ", or restore "+filepath.Base(e.path)+" from a copy if it was there"
+	if e.removed {
+		what, restore = e.path+" was removed as an old one", ""
+	}
 	switch n := len(e.others); n {
 	case 0:
-		return e.path + " does not exist; " + e.check
+		return what + "; " + e.check
 	case 1:
-		return fmt.Sprintf("%s does not exist; the file of type %s there is %s: name that one, %s", e.path, e.typ, filepath.Base(e.others[0]), restore)
+		return fmt.Sprintf("%s; the file of type %s there is %s: name that one%s", what, e.typ, filepath.Base(e.others[0]), restore)
 	default:
-		return fmt.Sprintf("%s does not exist; the files of type %s there are %s to %s: name one of them, %s", e.path, e.typ, filepath.Base(e.others[0]), filepath.Base(e.others[n-1]), restore)
+		return fmt.Sprintf("%s; the files of type %s there are %s to %s: name one of them%s", what, e.typ, filepath.Base(e.others[0]), filepath.Base(e.others[n-1]), restore)
 	}
 }
 
 // missing returns the error for a type's file that does not exist among those in its place.
-func missing(path string, there []string, check string) error {
-	e := &missingError{path: path, check: check}
+func missing(path string, there []string, removed bool, check string) error {
+	e := &missingError{path: path, check: check, removed: removed}
 	generationOf := func(path string) (g uint64) {
 		_, g, _ = storage.ParseName(filepath.Base(path))
 		return g

@@ -70,7 +70,7 @@ func TestArgumentsThatAreNoFiles(t *testing.T) {
 		}
 	}
 	// Names do not sort as generations do.
-	gone := missing("d/orders@9998.fpl", []string{"d/orders.fpl", "d/orders@10000.fpl", "d/orders@9999.fpl", "d/audit.fpl"}, "").(*cli.Error).Err.(*missingError)
+	gone := missing("d/orders@9998.fpl", []string{"d/orders.fpl", "d/orders@10000.fpl", "d/orders@9999.fpl", "d/audit.fpl"}, false, "").(*cli.Error).Err.(*missingError)
 	if want := []string{"d/orders@9999.fpl", "d/orders@10000.fpl"}; !slices.Equal(gone.later, want) || oldest(gone.others) != "d/orders.fpl" {
 		t.Errorf("later: %q of %q", gone.later, gone.others)
 	}

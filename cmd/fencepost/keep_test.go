@@ -83,7 +83,10 @@ func TestKeep(t *testing.T) {
 		{"keep --size 1B --yes" + inStore, cli.ExitIntegrity, []string{"orders  removed=0", "audit.fpl"}, "removed=1"}, // audit continues in the directory
 		{"verify orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"orders@0002.fpl in " + store + "  OK  3 messages", "first kept: generation 2"}, "orders.fpl"},
 		{"cat orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"one\ntwo\nthree\n"}, ""},
-		{"cat orders.fpl" + inStore[strings.Index(inStore, " --store"):], cli.ExitFailed, []string{"removed as an old one"}, ""},
+		{"cat orders.fpl" + inStore[strings.Index(inStore, " --store"):], cli.ExitUsage, []string{"orders.fpl in " + store + " was removed as an old one; the file of type orders there is orders@0002.fpl: name that one"}, "restore"},
+		{"keep --replaced --dry-run orders.fpl" + inStore, 0, []string{"removed=0 matching=0"}, ""},
+		{"tail --from 0 orders.fpl" + inStore, 0, []string{"one\ntwo\nthree\n"}, ""},
+		{"compact --allow-overlay orders.fpl" + inStore, 0, []string{"orders@0003.fpl in " + store + "  3 records"}, ""},
 		{"keep --age 1ns --yes" + there + data, 0, []string{filepath.Join(data, "audit.fpl") + "  index 0..0", "removed=1", "audit  removed=1"}, ""},
 		{"keep --age 1ns --yes" + there + data + "/audit@0002.fpl", 0, []string{"removed=0 bytes=0  kept: generation 2 on, index 1 on, files: 1"}, ""},
 		{"keep --age 1ns --yes nothing" + inStore, cli.ExitNothing, []string{"no files of type nothing"}, ""},
