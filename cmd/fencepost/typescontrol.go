@@ -214,7 +214,7 @@ resume.
 
 ` + adminHelp + `
 
-The last line of the output is purged=… bytes=…; exit code 4 if nothing matched.`,
+The last line of the output is purged=…, with bytes=… unless IDs or --foreign are given; exit code 4 if nothing matched.`,
 		Example: `  fencepost types purge orders --all --dry-run
   fencepost types purge orders 065svpgc20000000000001o00000001a --yes
   fencepost types purge orders --foreign --dry-run
