@@ -84,7 +84,11 @@ func remedy(err error, store string) string {
 		if where := elsewhere(mismatch, store); where != "" {
 			return "to continue with the file where it was kept, start workers of this type " + where + moveHere(mismatch, store) + "; only if it is lost there, give it up: " + giveUp
 		}
-		return "to give up the lost messages: " + giveUp
+		look := ""
+		if store == "" && (mismatch.Missing || mismatch.Older != 0) {
+			look = "to see whether it has another name there: fencepost verify " + filepath.Dir(mismatch.Path) + "; "
+		}
+		return look + "to give up the lost messages: " + giveUp
 	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
 		return "to continue with the registered file, start workers of this type " + elsewhere(mismatch, store) + moveHere(mismatch, store)
 	case errors.As(err, &mismatch) && mismatch.FileID != storage.FileID{} && !mismatch.Unregistered:
