@@ -138,19 +138,20 @@ async function problemOf(answer) {
   return new Problem({ status: answer.status, code: "refused", detail, remedy: "correct the URL or the request, or the proxy that refuses it" });
 }
 
-// Yields the server-sent events of a body.
+// Yields the server-sent events of a body. Only new text is searched, so a large event takes no longer per byte than a small one.
 async function* events(body) {
-  let text = "";
+  let line = "", event = {};
   for await (const chunk of body.pipeThrough(new TextDecoderStream())) {
-    const parts = (text + chunk).split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const event = {};
-      for (const line of part.split("\n")) {
-        const [, name, value] = line.match(/^([a-z]+): (.*)$/s) ?? [];
-        if (name) event[name] = value;
+    const [rest, ...others] = chunk.split("\n");
+    line += rest;
+    for (const next of others) {
+      const [, name, value] = line.match(/^([a-z]+): (.*)$/s) ?? [];
+      if (name) event[name] = value;
+      if (line === "") {
+        if (event.data !== undefined) yield event;
+        event = {};
       }
-      if (event.data !== undefined) yield event;
+      line = next;
     }
   }
 }

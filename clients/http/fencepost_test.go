@@ -123,6 +123,28 @@ func TestTailBehindAGateway(t *testing.T) {
 	}
 }
 
+// A tail arrives in pieces of any size. The time that a large message takes grows with its size, not with the square: this one would take many minutes.
+func TestTailInPieces(t *testing.T) {
+	const large = 8 << 20
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, b := range []byte("retry: 1\n\n:\n\nid: 0\ndata: {\"index\":0,\"payload\":\"\u00fc: \"}\n\nevent: other\n\n") {
+			w.Write([]byte{b})
+			http.NewResponseController(w).Flush()
+		}
+		fmt.Fprintf(w, "id: 1\ndata: {\"index\":1,\"payload\":\"%s\"}\n\n", strings.Repeat(`\u0001`, large))
+	}))
+	t.Cleanup(s.Close)
+	got := node(t, s.URL, `
+		for await (const { index, payload } of new Fencepost(url).tail("orders")) {
+			console.log(index, payload.length < 9 ? payload : payload.length);
+			if (index === 1) break;
+		}`)
+	if want := fmt.Sprintf("0 \u00fc: \n1 %d", large); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Headers and keys are sent as UTF-8.
 func TestHeadersAreUTF8(t *testing.T) {
 	t.Parallel()
