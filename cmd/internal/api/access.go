@@ -176,7 +176,7 @@ func (a *Access) logTo(log zerolog.Logger) {
 
 // certified reports whether a request came with the certificate that it needs, if it needs one.
 func (a *Access) certified(r *http.Request) bool {
-	return a.TLS == nil || a.TLS.clients == nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return a.TLS == nil || a.TLS.clients == nil || r.TLS != nil && slices.ContainsFunc(r.TLS.VerifiedChains, a.TLS.trusts)
 }
 
 // client returns the sender of a request, or nil if the request must be refused.

@@ -380,3 +380,82 @@ func TestTLS(t *testing.T) {
 		}
 	}
 }
+
+// When an authority is removed from the file of --client-ca, its clients are refused on connections that are open, too, and their tails end. A
+// certificate that expires while its connection is open still counts, as does one whose authority was renewed with the same key.
+func TestRemovedAuthority(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	servers, clients := newAuthority(t), newAuthority(t)
+	ca := filepath.Join(dir, "clients.crt")
+	write := func(authorities ...*x509.Certificate) {
+		var text []byte
+		for _, c := range authorities {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+		if err := os.WriteFile(ca, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(clients.cert, servers.cert)
+	cert, key := servers.files(dir, "server")
+	files, err := LoadTLS(cert, key, ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(o *Options) { o.Access.TLS = files })
+	s.writer("orders").put(1)
+	_, _, certPEM, keyPEM := clients.sign("client-7", false)
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AddCert(servers.cert)
+	dials := 0
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		dials++
+		return &pair, nil
+	}}}
+	t.Cleanup(transport.CloseIdleConnections)
+	s.client = &http.Client{Timeout: time.Minute, Transport: transport}
+	tail := s.tail("orders", "?from=0")
+	if e := tail.next(); e.id != "0" {
+		t.Fatalf("%+v", e)
+	}
+	if status := s.do("GET", "/v1/types", "").status; status != 200 {
+		t.Fatal(status)
+	}
+	renewed := *clients.cert
+	renewed.SerialNumber = big.NewInt(100)
+	der, err := x509.CreateCertificate(rand.Reader, &renewed, &renewed, clients.key.Public(), clients.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(&x509.Certificate{Raw: der}, servers.cert)
+	until(t, "the renewed authority is read", func() bool {
+		if status := s.do("GET", "/v1/types", "").status; status != 200 {
+			t.Fatalf("of a renewed authority: %d", status)
+		}
+		return strings.Contains(s.log.String(), "was read again")
+	})
+	chain := []*x509.Certificate{{}, clients.cert}
+	*chain[0] = *pair.Leaf
+	chain[0].NotAfter = time.Now().Add(-time.Minute)
+	if !files.trusts(chain) {
+		t.Error("a certificate that has expired since is refused")
+	}
+	write(servers.cert)
+	var last reply
+	until(t, "the client is refused", func() bool { last = s.do("GET", "/v1/types", ""); return last.status != 200 })
+	last.want(t, 401, "certificate_required")
+	if e := tail.next(); e.event != "problem" || !strings.Contains(e.data, "certificate_required") {
+		t.Errorf("%+v", e)
+	}
+	if dials != 2 {
+		t.Errorf("%d connections", dials)
+	}
+	if _, err := s.client.Do(s.request("GET", "/v1/types", "")); err == nil || dials != 3 {
+		t.Errorf("the connection stays: %v, %d connections", err, dials)
+	}
+}

@@ -244,7 +244,8 @@ func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, cr
 	}
 	// rule: with --client-ca, a client without a certificate signed by the authority gets no answer except to probes.
 	if !s.o.Access.certified(r) {
-		return nil, newProblem(http.StatusUnauthorized, "certificate_required", "connect with a certificate that an authority of the server's --client-ca has signed", "the client has presented no certificate")
+		w.Header().Set("Connection", "close") // a client that has another certificate by now presents it when it connects again
+		return nil, uncertified()
 	}
 	who := s.o.Access.client(r)
 	if who == nil {
@@ -265,6 +266,10 @@ func (s *Server) admit(w *answer, r *http.Request, pattern string, rt *route, cr
 		}
 	}
 	return who, rt.checkQuery(r.URL.RawQuery)
+}
+
+func uncertified() *problem {
+	return newProblem(http.StatusUnauthorized, "certificate_required", "connect with a certificate that an authority of the server's --client-ca has signed", "the connection has no certificate that the server accepts")
 }
 
 // checkQuery refuses a query of which a part would be ignored: net/url leaves out what it cannot read, and a handler reads one value of each parameter

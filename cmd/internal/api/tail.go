@@ -135,6 +135,10 @@ func (t *tailer) check() error {
 		return nil
 	}
 	t.checked = time.Now()
+	// rule: a tail ends when the authority of its client's certificate is removed.
+	if !t.s.o.Access.certified(t.r) {
+		return uncertified()
+	}
 	// rule: revoking a token ends the tails that were opened with it.
 	if c := t.s.o.Access.client(t.r); c == nil || !c.may(scopeRead) || !c.mayUse(t.typ) {
 		return newProblem(http.StatusUnauthorized, "unauthorized", "connect again with a token that the server knows", "the token was revoked")

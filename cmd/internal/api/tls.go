@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/reload"
 	"github.com/rs/zerolog"
@@ -42,6 +43,20 @@ func (t *TLS) logTo(log zerolog.Logger) {
 	if t.clients != nil {
 		t.clients.LogTo(log)
 	}
+}
+
+// trusts reports whether the client of a connection still has an authority's signature. chain was verified when the connection began; what has expired
+// since is accepted: a client presents its new certificate when it connects again.
+func (t *TLS) trusts(chain []*x509.Certificate) bool {
+	o := x509.VerifyOptions{Roots: t.clients.Get(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: time.Now()}
+	for _, c := range chain {
+		o.Intermediates.AddCert(c)
+		if c.NotAfter.Before(o.CurrentTime) {
+			o.CurrentTime = c.NotAfter
+		}
+	}
+	_, err := chain[0].Verify(o)
+	return err == nil
 }
 
 // Config returns the configuration for a listener.
