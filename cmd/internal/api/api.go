@@ -44,7 +44,8 @@ type Server struct {
 	publisher *queue.Publisher
 	routes    []route
 	metrics   *metrics
-	large     chan struct{} // semaphore for large bodies
+	medium    chan struct{} // semaphores for bodies, see space
+	large     chan struct{}
 	readers   chan struct{}
 	tails     chan struct{}
 	inUse     typesInUse
@@ -61,7 +62,7 @@ type Server struct {
 
 // New returns a server that answers probes only, until Start. waiting is its reason for not being ready, without secrets.
 func New(o Options, waiting string) *Server {
-	s := &Server{o: o, waiting: waiting, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
+	s := &Server{o: o, waiting: waiting, metrics: newMetrics(), medium: make(chan struct{}, mediumBodies), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
 	// A message is sent within Wait, and repeated for half of it. Then its type becomes idle.
 	s.inUse = typesInUse{keep: idleType + 2*o.Wait, since: map[string]time.Time{}}
 	s.o.Access.logTo(o.Log)
@@ -385,7 +386,12 @@ func (s *Server) Close(ctx context.Context) error {
 
 // place acquires one of a few places. It waits up to placeWait.
 func (s *Server) place(ctx context.Context, among chan struct{}, what string) (leave func(), err error) {
-	timer := time.NewTimer(placeWait)
+	return s.placeIn(ctx, placeWait, among, what)
+}
+
+// placeIn is place with another longest wait.
+func (s *Server) placeIn(ctx context.Context, longest time.Duration, among chan struct{}, what string) (leave func(), err error) {
+	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	select {
 	case among <- struct{}{}:

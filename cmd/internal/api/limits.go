@@ -26,14 +26,16 @@ const (
 
 	stopWait = time.Second // how long a server that stops waits for another line
 
-	maxLines    = 20_000                     // lines of one request
-	maxLine     = 2*queue.MaxPayload + 1<<20 // bytes of one line: a payload in base64 or with escapes, and headers
-	chunkLines  = 1000                       // lines stored together
-	chunkBytes  = 512 << 10                  // payload bytes stored together
-	roomSize    = 64 << 10                   // bytes allocated for payloads at once
-	bufferSize  = 64 << 10                   // bytes of a body read at once, and of a response written at once
-	largeBody   = 1 << 20                    // bytes of a body or line above which it needs one of the largeBodies places
-	largeBodies = 4                          // large bodies held concurrently
+	maxLines     = 20_000                     // lines of one request
+	maxLine      = 2*queue.MaxPayload + 1<<20 // bytes of one line: a payload in base64 or with escapes, and headers
+	chunkLines   = 1000                       // lines stored together
+	chunkBytes   = 512 << 10                  // payload bytes stored together
+	roomSize     = 64 << 10                   // bytes allocated for payloads at once
+	bufferSize   = 64 << 10                   // bytes of a body read at once, and of a response written at once
+	mediumBody   = 64 << 10                   // bytes of a body, line or chunk from which on it needs one of the mediumBodies places
+	mediumBodies = 64                         // such bodies held concurrently
+	largeBody    = 1 << 20                    // bytes of a body or line from which on it also needs one of the largeBodies places
+	largeBodies  = 4                          // large bodies held concurrently
 
 	maxReaders = 8                // responses read from files concurrently
 	maxTails   = 64               // open tails
@@ -119,6 +121,54 @@ func (a *answer) Flush() error {
 
 // Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// space is the memory of a request's body beyond mediumBody. Requests share it, so that bodies of all connections together have a bound.
+type space struct {
+	s      *Server
+	leaves []func() // a medium place, then a large one
+}
+
+// grow takes the places that so many bytes need.
+func (sp *space) grow(ctx context.Context, size int) error {
+	if size >= mediumBody && len(sp.leaves) == 0 {
+		// The client waits for the outcome of its message anyway, which may take as long.
+		leave, err := sp.s.placeIn(ctx, sp.s.o.Wait/2, sp.s.medium, "too many bodies at a time")
+		if err != nil {
+			return err
+		}
+		sp.leaves = append(sp.leaves, leave)
+	}
+	if size >= largeBody && len(sp.leaves) == 1 {
+		leave, err := sp.s.place(ctx, sp.s.large, "too many large bodies at a time")
+		if err != nil {
+			return err
+		}
+		sp.leaves = append(sp.leaves, leave)
+	}
+	return nil
+}
+
+// tryMedium is grow for a medium body, without waiting.
+func (sp *space) tryMedium() bool {
+	if len(sp.leaves) > 0 {
+		return true
+	}
+	select {
+	case sp.s.medium <- struct{}{}:
+		sp.leaves = append(sp.leaves, func() { <-sp.s.medium })
+		return true
+	default:
+		return false
+	}
+}
+
+// leave returns the places.
+func (sp *space) leave() {
+	for _, leave := range sp.leaves {
+		leave()
+	}
+	sp.leaves = nil
+}
 
 // typesInUse are the types for which the publisher may hold memory. Safe for concurrent use.
 type typesInUse struct {

@@ -321,6 +321,44 @@ func TestLargeBodiesTakeTurns(t *testing.T) {
 	}
 }
 
+// Bodies of 64 KiB or more wait for one another. Small ones do not, and lines are stored in smaller parts meanwhile.
+func TestMediumBodiesWait(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	var pieces []*io.PipeWriter
+	var wg sync.WaitGroup
+	post := func() {
+		in, out := io.Pipe()
+		pieces = append(pieces, out)
+		wg.Go(func() {
+			r := s.request("POST", orders, "")
+			r.Body, r.ContentLength = in, -1
+			if a := s.send(r); a.status != http.StatusCreated {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+		wg.Go(func() { fmt.Fprint(out, strings.Repeat("x", mediumBody)) })
+	}
+	for range mediumBodies {
+		post()
+	}
+	until(t, "all places are taken", func() bool { return len(s.medium) == mediumBodies })
+	if a := s.do("POST", "/v1/types/small/messages", strings.Repeat("x", mediumBody-1)); a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := s.do("POST", "/v1/types/lines/messages", strings.Repeat(`"`+strings.Repeat("x", 1000)+"\"\n", 3*mediumBody/1000), "Content-Type", typeLines); a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	post() // waits for one of the others
+	for _, out := range pieces {
+		wg.Go(func() { out.Close() })
+	}
+	wg.Wait()
+	if len(s.medium) != 0 || len(s.pending("orders")) != mediumBodies+1 {
+		t.Errorf("%d places are taken, %d are stored", len(s.medium), len(s.pending("orders")))
+	}
+}
+
 // A type takes no goroutine of the server after it has been idle for a while.
 func TestIdleTypesTakeNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

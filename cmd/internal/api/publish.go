@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
@@ -221,23 +222,25 @@ func (s *Server) outcome(r queue.Result) *problem {
 	return p
 }
 
-// readBody reads a whole body. A large one needs one of the largeBodies places, which leave returns.
+// readBody reads a whole body, which takes space. leave returns it.
+//
+// rule: bodies that arrive on all connections at the same time do not take more memory than the server has.
 func (s *Server) readBody(ctx context.Context, in io.Reader) (payload []byte, leave func(), err error) {
-	leave = func() {}
+	sp := space{s: s}
 	var b bytes.Buffer
-	if _, err := io.CopyN(&b, in, largeBody); errors.Is(err, io.EOF) {
-		return b.Bytes(), leave, nil
-	} else if err != nil {
-		return nil, nil, err
+	for _, size := range []int{mediumBody, largeBody, math.MaxInt} {
+		if _, err = io.CopyN(&b, in, int64(size-b.Len())); err != nil {
+			break
+		}
+		if err = sp.grow(ctx, size); err != nil {
+			break
+		}
 	}
-	if leave, err = s.place(ctx, s.large, "too many large bodies at a time"); err != nil {
-		return nil, nil, err
+	if errors.Is(err, io.EOF) {
+		return b.Bytes(), sp.leave, nil
 	}
-	if _, err := io.Copy(&b, in); err != nil {
-		leave()
-		return nil, nil, err
-	}
-	return b.Bytes(), leave, nil
+	sp.leave()
+	return nil, nil, err
 }
 
 // lineParser fills m, which has the settings of the request's head, from a line. The payload may alias the line.

@@ -34,7 +34,7 @@ type lineReader struct {
 	e     *envelope
 	parse lineParser
 	lines lines.Reader
-	leave func() // returns the place of a large line; nil: none is held
+	space space  // of the line and of the chunk
 	chunk *chunk // the chunk that is being read
 }
 
@@ -95,7 +95,7 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 	from.stopped = s.stopped
 	defer context.AfterFunc(s.stopped, from.hurry)()
 	b.in.Reset(from)
-	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, chunk: &b.chunk}
+	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, space: space{s: s}, chunk: &b.chunk}
 	in.lines = lines.Reader{R: b.in, Max: maxLine, Grow: in.grow}
 	for {
 		end := in.fill(len(b.all))
@@ -123,21 +123,15 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 	}
 }
 
-// grow takes a place for a large line.
-func (in *lineReader) grow(size int) (err error) {
-	if size > largeBody && in.leave == nil {
-		in.leave, err = in.s.place(in.ctx, in.s.large, "too many large bodies at a time")
-	}
-	return err
-}
+// grow takes space for a line.
+func (in *lineReader) grow(size int) error { return in.space.grow(in.ctx, size) }
 
-// free returns the place, and releases the memory of the large line.
+// free returns the space.
 func (in *lineReader) free() {
-	if in.leave != nil {
+	if len(in.space.leaves) > 0 {
 		in.lines.Shrink()
 		in.chunk.room = nil
-		in.leave()
-		in.leave = nil
+		in.space.leave()
 	}
 }
 
@@ -184,6 +178,9 @@ func (in *lineReader) fill(before int) error {
 		}
 		size += len(c.msgs[n].Payload)
 		c.numbers = append(c.numbers, in.lines.Line)
+		if size >= mediumBody && !in.space.tryMedium() {
+			return nil // a smaller chunk, while others have the space
+		}
 	}
 	return nil
 }
