@@ -114,7 +114,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 
 // observe records that a session makes progress, and calls Config.Observe.
 func (p *replica) observe(o Observation) {
-	p.overcome(o.Type, p.book.progress(o), "the type works again")
+	p.overcome(o.Type, p.book.progress(o, p.toFiles()), "the type works again")
 	if f := p.cfg.Observe; f != nil {
 		f(o)
 	}

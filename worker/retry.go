@@ -76,6 +76,7 @@ type trouble struct {
 	what     string // went wrong in the last one
 	since    time.Time
 	failures int
+	durable  bool          // a session has made messages durable since the last failure
 	told     time.Time     // when it was last logged, and …
 	pause    time.Duration // … how long until it is logged again
 }
@@ -95,7 +96,7 @@ func (b *book) noteTrouble(typ, what string) (failures int, since time.Time, tel
 		r.trouble = &trouble{since: now}
 	}
 	t := r.trouble
-	t.failures++
+	t.failures, t.durable = t.failures+1, false
 	switch {
 	case t.what != what:
 		t.pause = troubleMin

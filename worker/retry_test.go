@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +126,52 @@ func TestFullDiskIsLoggedAtGrowingIntervals(t *testing.T) {
 		r.disk.SetFree(1 << 30)
 		time.Sleep(time.Minute)
 		if said := strings.TrimPrefix(r.log.String(), before); strings.Count(said, "\n") != 1 || !strings.Contains(said, "the type works again") {
+			t.Errorf("once there is room: %s", said)
+		}
+		p.stop()
+		r.complete(typ)
+	})
+}
+
+// A session on a full disk may leave durable messages that it could not acknowledge. The next session acknowledges them, and the disk is as full as
+// before.
+func TestTypeOnAFullDiskDoesNotWorkAgain(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var refuse atomic.Bool
+		refuse.Store(true)
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			switch {
+			case op == queuetest.OpFetch: // so that batches are not written together
+				time.Sleep(100 * time.Millisecond)
+			case op == queuetest.OpAck && refuse.Load():
+				return queuetest.Fault{Kind: queuetest.Unreachable}
+			}
+			return queuetest.Fault{}
+		})
+		r.publish(typ, 10)
+		r.publishWith(typ, 50, func(i int) string { return fmt.Sprintf("%d %020000d", i, 0) })
+		r.disk.SetFree(64 << 10)
+		p := r.start(func(c *Config) { c.Batch = 10 })
+		time.Sleep(2 * time.Second)
+		if n := p.Stats(); n.Appended != 10 || n.Sessions < 2 {
+			t.Fatalf("%d messages are durable after %d sessions; want 10 after several", n.Appended, n.Sessions)
+		}
+		refuse.Store(false)
+		before := r.log.String()
+		time.Sleep(time.Minute)
+		if said := strings.TrimPrefix(r.log.String(), before); !strings.Contains(said, "no room") || strings.Contains(said, "works again") {
+			t.Errorf("while there is no room: %s", said)
+		}
+		if d, err := r.queue.Depth(t.Context(), typ, 1000); err != nil || d.Pending != 50 {
+			t.Errorf("%d messages are pending, %v; want 50", d.Pending, err)
+		}
+		if s := p.Status().Types[0]; s.State != Blocked {
+			t.Errorf("the type is %s, want blocked", s.State)
+		}
+		before = r.log.String()
+		r.disk.SetFree(1 << 30)
+		time.Sleep(time.Minute)
+		if said := strings.TrimPrefix(r.log.String(), before); strings.Count(said, "the type works again") != 1 {
 			t.Errorf("once there is room: %s", said)
 		}
 		p.stop()

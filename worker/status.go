@@ -377,14 +377,23 @@ func (b *book) handling(typ string, yes bool) {
 	b.record(typ).handling = yes
 }
 
-// progress records that a step of a session has ended. It returns the trouble that is over, if any.
-func (b *book) progress(o Observation) (over *trouble) {
+// progress records that a step of a session has ended. It returns the trouble that is over, if any: messages have been acknowledged.
+//
+// rule: with a file, trouble is over only after something new is durable. The session that failed may have left durable messages that it could not
+// acknowledge. The next one acknowledges them, and that says nothing about the disk.
+func (b *book) progress(o Observation, toFiles bool) (over *trouble) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.record(o.Type)
 	r.beat = time.Now()
-	if o.Step == StepAck && o.Err == nil && o.Messages > 0 {
-		over, r.trouble = r.trouble, nil
+	if o.Err != nil || o.Messages == 0 {
+		return nil
+	}
+	switch t := r.trouble; {
+	case o.Step == StepSync && t != nil:
+		t.durable = true
+	case o.Step == StepAck && (t == nil || t.durable || !toFiles):
+		over, r.trouble = t, nil
 		r.failing = false // an acknowledgement shows that messages get through
 		b.restate(o.Type)
 	}

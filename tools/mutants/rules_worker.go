@@ -107,6 +107,8 @@ var workerRules = []rule{
 		old: "		next.memory.give() // rule: what", new: "		defer next.memory.give() // rule: what"},
 	{file: "worker/deadletter.go", rule: "a message that may have to wait for an operator takes no memory from others", tests: "TestLettersThatCannotBeStoredHoldNoMemory",
 		old: "		s.giveMemory() // rule", new: "		// rule"},
+	{file: "worker/status.go", rule: "with a file, trouble is over only after something new is durable", tests: "TestTypeOnAFullDiskDoesNotWorkAgain",
+		old: `t == nil || t.durable || !toFiles`, new: `true`},
 	{file: "worker/append.go", rule: "after a batch of messages that only wait, the walk goes on", tests: "TestSpoiledMessagesAtTheFrontOfATypeThatForgets",
 		old: `if settled {`, new: `{`, long: true},
 	{file: "worker/append.go", rule: "an idle session keeps nothing of its last batch", tests: "TestIdleSessionKeepsNoMessages",
