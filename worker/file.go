@@ -141,7 +141,7 @@ func (s fileSink) close(err error) error {
 		_ = s.writer().UpdateRegistry(ctx) // best effort: no message depends on it
 	}
 	s.pool.files.sawDurable(s.typ, s.writer().Entry())
-	if cerr != nil && err == nil {
+	if err == nil && !errors.Is(cerr, storage.ErrFenced) { // the next holder may write to the file before Close has looked at it
 		err = cerr
 	}
 	// A full store poisons the writer, a full disk does not: the remedy is the same.

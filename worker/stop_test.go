@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 // A replica with nothing in flight stops within a second and without an error, whichever request the queue leaves unanswered.
@@ -128,5 +130,40 @@ func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
 		if rec, _ := r.locks.Get(typ); rec.Hold != nil {
 			t.Error("the lock is still held")
 		}
+	})
+}
+
+// The next holder may write to the file before the last one has closed it. No session was lost by that.
+func TestNextHolderIsFasterThanClose(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var stopping atomic.Bool
+		slow := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpFileStat && stopping.Load() {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}}
+		r.publish(typ, 10)
+		first := r.start(inFiles(func(f *Files) { f.Storage.FS = slow }))
+		time.Sleep(10 * time.Second)
+		second := r.start(nil)
+		time.Sleep(10 * time.Second)
+		stopping.Store(true)
+		go func() {
+			for range 40 {
+				r.publish(typ, 1)
+				time.Sleep(100 * time.Millisecond)
+			}
+		}()
+		first.stop()
+		time.Sleep(time.Minute)
+		if n := first.Stats(); n.Lost != 0 {
+			t.Errorf("%d sessions were lost", n.Lost)
+		}
+		if losses := first.Status().of(t, typ).Losses; len(losses) > 0 {
+			t.Errorf("losses: %v", losses)
+		}
+		second.stop()
+		r.complete(typ)
 	})
 }
