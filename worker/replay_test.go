@@ -13,21 +13,28 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
+// writeAfterDrain opens the file of a type with one message, which a pool has drained.
+func (r *rig) writeAfterDrain() *storage.Writer {
+	r.t.Helper()
+	r.publish(typ, 1)
+	pool := r.start(func(c *Config) { c.UntilEmpty = true })
+	if err := pool.end(); err != nil {
+		r.t.Fatal(err)
+	}
+	w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return w
+}
+
 // TestFileWithTooMuchToTakeIn: a file with more producers after its last checkpoint than any worker writes cannot exhaust a worker's memory.
 func TestFileWithTooMuchToTakeIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
 	}
 	onRig(t, func(t *testing.T, r *rig) {
-		r.publish(typ, 1)
-		pool := r.start(func(c *Config) { c.UntilEmpty = true })
-		if err := pool.end(); err != nil {
-			t.Fatal(err)
-		}
-		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := r.writeAfterDrain()
 		ids := make([]queue.ID, 100_000)
 		records := make([]storage.Record, len(ids))
 		for producer := uint64(0); producer <= maxReplay; {
@@ -44,7 +51,7 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.publish(typ, 1)
-		err = r.drain(nil)
+		err := r.drain(nil)
 		if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "more than 800000 producers and gaps behind its last checkpoint") {
 			t.Fatal(err)
 		}
@@ -55,16 +62,8 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 // the first one, and name the file.
 func TestStateOfALaterVersion(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.publish(typ, 1)
-		pool := r.start(func(c *Config) { c.UntilEmpty = true })
-		if err := pool.end(); err != nil {
-			t.Fatal(err)
-		}
-		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
-		if err == nil {
-			err = errors.Join(w.Checkpoint([]byte{99}), w.Close())
-		}
-		if err != nil {
+		w := r.writeAfterDrain()
+		if err := errors.Join(w.Checkpoint([]byte{99}), w.Close()); err != nil {
 			t.Fatal(err)
 		}
 		r.publish(typ, 1)
@@ -149,15 +148,7 @@ func TestSpoiledMessagesAtTheFrontOfATypeThatForgets(t *testing.T) {
 		t.Skip("much computation and no concurrency")
 	}
 	onRig(t, func(t *testing.T, r *rig) {
-		r.publish(typ, 1)
-		pool := r.start(func(c *Config) { c.UntilEmpty = true })
-		if err := pool.end(); err != nil {
-			t.Fatal(err)
-		}
-		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := r.writeAfterDrain()
 		ids := make([]queue.ID, ledger.MaxLoose+1)
 		records := make([]storage.Record, len(ids))
 		for i := range records {
