@@ -17,8 +17,12 @@ export class Fencepost {
     known(others, "token and repeatFor");
     check(typeof token === "string" && /^[\x21-\x7e]*$/.test(token.trim()), "the token is not one that fencepost serve has issued");
     check(typeof repeatFor === "number" && repeatFor >= 0, "repeatFor is a number of milliseconds");
-    const request = new Request(url, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if the URL or the token is invalid
-    if (!/^https?:/.test(request.url)) throw new TypeError(`the URL has to begin with http:// or https://, as in http://${url}`);
+    // The error of Request would quote the URL, which may have a password.
+    let at = {};
+    try { at = new URL(url); } catch {}
+    check(/^https?:$/.test(at.protocol), "the URL has to begin with http:// or https://, as in http://127.0.0.1:9096");
+    check(at.username === "" && at.password === "", "the URL has a name or a password, which fencepost serve does not take; pass a token");
+    const request = new Request(at, { headers: token ? { Authorization: `Bearer ${token}` } : {} }); // throws if the token is invalid
     this.url = request.url.replace(/\/$/, "");
     this.headers = request.headers;
     this.repeatFor = repeatFor;
