@@ -171,6 +171,7 @@ func TestURLFile(t *testing.T) {
 		says            []string
 	}{
 		"by flag":                   {content: inFile, args: []string{"--url-file", "F"}, want: "url-file=F (flag)\nurl=mongodb://filed/db (file F)\n"},
+		"byte order mark":           {content: "\ufeff" + inFile, args: []string{"--url-file", "F"}, want: "url-file=F (flag)\nurl=mongodb://filed/db (file F)\n"},
 		"by environment":            {content: inFile, env: map[string]string{"FENCEPOST_URL_FILE": "F"}, want: "url-file=F (env FENCEPOST_URL_FILE)\nurl=mongodb://filed/db (file F)\n"},
 		"by configuration":          {content: inFile, config: "url-file: F", want: "url-file=F (C:1)\nurl=mongodb://filed/db (file F)\n"},
 		"flag over environment":     {content: inFile, env: map[string]string{"FENCEPOST_URL": url}, args: []string{"--url-file", "F"}, want: "url-file=F (flag)\nurl=mongodb://filed/db (file F)\n"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -48,7 +49,7 @@ func readFile(path string, most int64, within time.Duration) (data []byte, mode 
 	case int64(len(f.data)) > most:
 		return nil, 0, fmt.Errorf("is larger than %d bytes; is it the right one?", most)
 	}
-	return f.data, f.mode, nil
+	return bytes.TrimPrefix(f.data, []byte("\ufeff")), f.mode, nil // some editors write a byte order mark
 }
 
 func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error) {

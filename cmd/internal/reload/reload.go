@@ -2,6 +2,7 @@
 package reload
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,7 +53,7 @@ func (r *Files[T]) read() (value T, err error) {
 		if len(text) > maxFile {
 			return value, fmt.Errorf("%s is larger than %d bytes; is it the right file?", path, maxFile)
 		}
-		texts = append(texts, text)
+		texts = append(texts, bytes.TrimPrefix(text, []byte("\ufeff"))) // some editors write a byte order mark
 	}
 	if value, err = r.parse(texts); err != nil {
 		err = fmt.Errorf("%s: %w", strings.Join(r.paths, ", "), err)
