@@ -197,7 +197,7 @@ func (s *Server) dispatch(pattern string) http.HandlerFunc {
 		if err != nil && w.status == 0 {
 			s.problem(err).write(w)
 		} else if err != nil {
-			s.o.Log.Warn().Str("path", r.URL.Path).Err(err).Msg("an answer ended early")
+			s.o.Log.Warn().Str("path", printable.Short(r.URL.Path)).Err(err).Msg("an answer ended early")
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (s *Server) note(r *http.Request, w *answer, took time.Duration) {
 		event = event.Str("client", who.name)
 	}
 	// rule: no payload, header or token is logged.
-	event.Str("method", printable.Short(r.Method)).Str("path", r.URL.Path).Int("status", w.status).Int64("bytes", w.bytes).Dur("took", took).Str("from", r.RemoteAddr).Msg("request")
+	event.Str("method", printable.Short(r.Method)).Str("path", printable.Short(r.URL.Path)).Int("status", w.status).Int64("bytes", w.bytes).Dur("took", took).Str("from", r.RemoteAddr).Msg("request")
 }
 
 // enter registers a request in inFlight, and returns an error if the server is stopping or not ready yet. inFlight.Done ends the request.

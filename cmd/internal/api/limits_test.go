@@ -488,11 +488,17 @@ func TestMetrics(t *testing.T) {
 	if a := s.send(other); a.status != 421 || !strings.Contains(s.log.String(), `"status":421`) || !strings.Contains(s.log.String(), `"path":"//v1/types","status":404`) {
 		t.Errorf("%d, and the log has\n%s", a.status, s.log)
 	}
+	s.do("GET", "/v1/"+strings.Repeat("x", 10_000), "")
+	for line := range strings.Lines(s.log.String()) {
+		if len(line) > 1000 {
+			t.Errorf("a line has %d bytes", len(line))
+		}
+	}
 	a := s.do("GET", "/metrics", "")
 	for _, want := range []string{
 		`fencepost_http_requests_total{method="POST",path="/v1/types/{type}/messages",status="201"} 1`,
 		`fencepost_http_requests_total{method="other",path="other",status="404"} 1`,
-		`fencepost_http_requests_total{method="GET",path="other",status="404"} 1`, `fencepost_http_requests_total{method="GET",path="other",status="421"} 1`,
+		`fencepost_http_requests_total{method="GET",path="other",status="404"} 2`, `fencepost_http_requests_total{method="GET",path="other",status="421"} 1`,
 		`fencepost_http_messages_total{outcome="stored"} 1`, "fencepost_http_stored_bytes_total 5", "fencepost_http_tails 0",
 	} {
 		if !strings.Contains(a.body, want) {

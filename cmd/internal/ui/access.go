@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/fencepost/fencepost/cmd/internal/reload"
+	"github.com/fencepost/fencepost/internal/printable"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -163,9 +164,9 @@ func (a Access) check(u *UI, next http.Handler) http.Handler {
 			}
 		case a.Users != nil:
 			given, password, _ := r.BasicAuth()
-			if !a.Users.right(r.Context(), given, password) {
+			if given == "" || !a.Users.right(r.Context(), given, password) {
 				if given != "" {
-					u.o.Log.Warn().Str("from", r.RemoteAddr).Str("user", given).Msg("a request was refused: wrong name or password")
+					u.o.Log.Warn().Str("from", r.RemoteAddr).Str("user", printable.Short(given)).Msg("a request was refused: wrong name or password")
 				}
 				w.Header().Set("WWW-Authenticate", `Basic realm="Fencepost", charset="UTF-8"`)
 				http.Error(w, "name and password required", http.StatusUnauthorized)
