@@ -17,7 +17,7 @@ const (
 	idleTimeout   = 2 * time.Minute // longest pause between two requests of a connection
 	maxHeader     = 128 << 10       // bytes of a head: the headers of a message may take 64 KiB
 
-	slowestBody = 32 << 10 // bytes per second at which a body must arrive once Options.ClientTimeout is used up
+	slowestClient = 32 << 10 // bytes per second at which a body must arrive, or a response from files be received, once Options.ClientTimeout is used up
 
 	// Clients choose the types, and each takes memory until it has been idle for this long. Not much shorter: the next message of the type then begins
 	// a new producer, which its file remembers.
@@ -67,7 +67,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	b.n += int64(n)
-	b.left = min(b.most, b.left-time.Since(began)+time.Duration(n)*time.Second/slowestBody)
+	b.left = min(b.most, b.left-time.Since(began)+time.Duration(n)*time.Second/slowestClient)
 	if err == io.EOF {
 		b.c.SetReadDeadline(time.Time{}) // net/http would take an expired deadline for a disconnected client
 	}
@@ -82,6 +82,8 @@ type answer struct {
 	http.ResponseWriter
 	c       *http.ResponseController
 	timeout time.Duration
+	left    time.Duration // what is left of timeout, if reader is set
+	reader  bool          // the response holds one of the maxReaders places
 	status  int
 	bytes   int64
 	failed  error   // of writing
@@ -101,8 +103,13 @@ func (a *answer) Write(p []byte) (int, error) {
 		a.status = http.StatusOK
 	}
 	// rule: a client that does not read its response holds it for a limited time.
-	a.c.SetWriteDeadline(time.Now().Add(a.timeout))
+	began, most := time.Now(), a.timeout
+	if a.reader {
+		most = a.left
+	}
+	a.c.SetWriteDeadline(began.Add(most))
 	n, err := a.ResponseWriter.Write(p)
+	a.left = min(a.timeout, a.left-time.Since(began)+time.Duration(n)*time.Second/slowestClient)
 	a.bytes += int64(n)
 	if err != nil {
 		a.failed = err

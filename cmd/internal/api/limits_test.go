@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -155,6 +157,48 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	until(t, "they lose it", func() bool { return len(s.readers) == 0 })
 	if a := s.do("GET", "/v1/types/orders", ""); a.status != 200 {
 		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// slowLink is the connection to a client that receives so many bytes per second.
+type slowLink struct {
+	http.ResponseWriter
+	rate     int
+	deadline time.Time
+}
+
+func (l *slowLink) SetWriteDeadline(at time.Time) error { l.deadline = at; return nil }
+
+func (l *slowLink) Write(p []byte) (int, error) {
+	takes, left := time.Duration(len(p))*time.Second/time.Duration(l.rate), time.Until(l.deadline)
+	time.Sleep(min(takes, left))
+	if takes > left {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return len(p), nil
+}
+
+// A client that reads slowly must read at slowestClient, or faster, what it gets from files: it holds a place that others wait for. A tail may take longer.
+func TestClientThatReadsSlowly(t *testing.T) {
+	for _, test := range []struct {
+		rate   int
+		reader bool
+		whole  bool
+	}{{slowestClient / 2, true, false}, {slowestClient * 5 / 4, true, true}, {slowestClient / 2, false, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			link := &slowLink{ResponseWriter: httptest.NewRecorder(), rate: test.rate}
+			a := &answer{ResponseWriter: link, c: http.NewResponseController(link), timeout: 10 * time.Second, left: 10 * time.Second, reader: test.reader}
+			var err error
+			for range 16 {
+				time.Sleep(time.Minute) // the time between two writes is the server's own
+				if _, err = a.Write(make([]byte, bufferSize)); err != nil {
+					break
+				}
+			}
+			if test.whole != (err == nil) {
+				t.Errorf("%+v: %d bytes, %v", test, a.bytes, err)
+			}
+		})
 	}
 }
 

@@ -35,6 +35,7 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 		return err
 	}
 	defer leave()
+	w.reader = true
 	switch first := files.Chain[0].First; {
 	case index >= first:
 	case r.URL.Query().Get("from") == "":
@@ -137,6 +138,7 @@ func (s *Server) message(w *answer, r *http.Request, _ *client) error {
 		return err
 	}
 	defer leave()
+	w.reader = true
 	out, found := bufio.NewWriterSize(w, 64<<10), false
 	if _, err = s.each(ctx, files, storage.ReaderOptions{From: index}, func(rec *storage.Record) bool {
 		if found = rec.Index == index; found {
