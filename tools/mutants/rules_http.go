@@ -44,7 +44,7 @@ var httpRules = []rule{
 	{file: "cmd/internal/api/api.go", rule: "a page of another origin must not publish", tests: "TestRefusedRequests",
 		old: `if err := crossOrigin.Check(r); err != nil {`, new: `if err := crossOrigin.Check(r); false && err != nil {`},
 	{file: "cmd/internal/api/api.go", rule: "no payload, header or token is logged", tests: "TestLogHasNoPayloads",
-		old: `Str("path", r.URL.Path).Int("status"`, new: `Str("path", r.URL.String()).Int("status"`},
+		old: `Str("path", printable.Short(r.URL.Path)).Int("status"`, new: `Str("path", printable.Short(r.URL.String())).Int("status"`},
 	{file: "cmd/internal/api/api.go", rule: "no part of a query is ignored", tests: "TestQueries",
 		old: `return who, rt.checkQuery(r.URL.RawQuery)`, new: `return who, nil`},
 	{file: "cmd/internal/api/publish.go", rule: "clients, which choose the types, cannot take memory for any number of them", tests: "TestTypesInMemoryAreBounded",
