@@ -155,7 +155,7 @@ const tailPattern = "/v1/types/{type}/tail"
 func (s *Server) noted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		w := &answer{ResponseWriter: rw, c: http.NewResponseController(rw), timeout: s.o.ClientTimeout, left: s.o.ClientTimeout}
+		w := &answer{ResponseWriter: rw, c: http.NewResponseController(rw), patience: patience{s.o.ClientTimeout, s.o.ClientTimeout}}
 		next.ServeHTTP(w, r)
 		s.note(r, w, time.Since(began))
 	})

@@ -45,13 +45,20 @@ const (
 	placeWait  = 2 * time.Second  // longest wait for a place among readers or large bodies
 )
 
+// patience is how long a client may keep the server waiting: at most so long, of which some is left.
+type patience struct{ most, left time.Duration }
+
+// spend takes off the time since began, and grants the time that n bytes may take at slowestClient.
+func (p *patience) spend(began time.Time, n int) {
+	p.left = min(p.most, p.left-time.Since(began)+time.Duration(n)*time.Second/slowestClient)
+}
+
 // body is the body of a request, which must arrive in time.
 type body struct {
-	r    io.Reader
-	c    *http.ResponseController
-	most time.Duration // how long a client may keep the server waiting
-	left time.Duration // what is left of it
-	n    int64         // bytes read
+	r io.Reader
+	c *http.ResponseController
+	patience
+	n int64 // bytes read
 
 	stopped context.Context // when done, a client may keep the server waiting for stopWait only; nil: never done
 }
@@ -67,7 +74,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	b.n += int64(n)
-	b.left = min(b.most, b.left-time.Since(began)+time.Duration(n)*time.Second/slowestClient)
+	b.spend(began, n)
 	if err == io.EOF {
 		b.c.SetReadDeadline(time.Time{}) // net/http would take an expired deadline for a disconnected client
 	}
@@ -80,10 +87,9 @@ func (b *body) hurry() { b.c.SetReadDeadline(time.Now().Add(stopWait)) }
 // answer is a response that the client must receive in time. It records what was sent.
 type answer struct {
 	http.ResponseWriter
-	c       *http.ResponseController
-	timeout time.Duration
-	left    time.Duration // what is left of timeout, if reader is set
-	reader  bool          // the response holds one of the maxReaders places
+	c *http.ResponseController
+	patience
+	reader  bool // the response holds one of the maxReaders places, so patience runs out; otherwise each write gets all of it
 	status  int
 	bytes   int64
 	failed  error   // of writing
@@ -103,13 +109,13 @@ func (a *answer) Write(p []byte) (int, error) {
 		a.status = http.StatusOK
 	}
 	// rule: a client that does not read its response holds it for a limited time.
-	began, most := time.Now(), a.timeout
-	if a.reader {
-		most = a.left
+	began := time.Now()
+	if !a.reader {
+		a.left = a.most
 	}
-	a.c.SetWriteDeadline(began.Add(most))
+	a.c.SetWriteDeadline(began.Add(a.left))
 	n, err := a.ResponseWriter.Write(p)
-	a.left = min(a.timeout, a.left-time.Since(began)+time.Duration(n)*time.Second/slowestClient)
+	a.spend(began, n)
 	a.bytes += int64(n)
 	if err != nil {
 		a.failed = err
@@ -119,7 +125,7 @@ func (a *answer) Write(p []byte) (int, error) {
 
 // Flush sends buffered data to the client.
 func (a *answer) Flush() error {
-	a.c.SetWriteDeadline(time.Now().Add(a.timeout))
+	a.c.SetWriteDeadline(time.Now().Add(a.most))
 	if err := a.c.Flush(); err != nil {
 		a.failed = err
 	}

@@ -187,7 +187,7 @@ func TestClientThatReadsSlowly(t *testing.T) {
 	}{{slowestClient / 2, true, false}, {slowestClient * 5 / 4, true, true}, {slowestClient / 2, false, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			link := &slowLink{ResponseWriter: httptest.NewRecorder(), rate: test.rate}
-			a := &answer{ResponseWriter: link, c: http.NewResponseController(link), timeout: 10 * time.Second, left: 10 * time.Second, reader: test.reader}
+			a := &answer{ResponseWriter: link, c: http.NewResponseController(link), patience: patience{10 * time.Second, 10 * time.Second}, reader: test.reader}
 			var err error
 			for range 16 {
 				time.Sleep(time.Minute) // the time between two writes is the server's own

@@ -167,7 +167,7 @@ func (s *Server) newBody(w *answer, r *http.Request, most int64) *body {
 	if most > 0 {
 		in = http.MaxBytesReader(w.ResponseWriter, r.Body, most)
 	}
-	return &body{r: in, c: w.c, most: s.o.ClientTimeout, left: s.o.ClientTimeout}
+	return &body{r: in, c: w.c, patience: patience{s.o.ClientTimeout, s.o.ClientTimeout}}
 }
 
 // publishOne stores a body as one message.
